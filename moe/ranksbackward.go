@@ -54,9 +54,6 @@ func (c *Call) checkRanksBackward(b *BackwardArgs) error {
 	if t > 0 && !want.SharedH.IsZero() {
 		c.check.tensor("SharedH", b.SharedH, want.SharedH, false)
 	}
-	if !b.DRouterBias.IsZero() && (training.Dense(of.Config) || !b.DLogits.IsZero() || b.hasLosses()) {
-		c.check.fail("DRouterBias", b.DRouterBias.Shape.String(), "none: a group makes it only if the chosen logits alone have gradients")
-	}
 	return c.check.overlaps()
 }
 
@@ -118,13 +115,16 @@ func (c *Call) gradientRows(s driver.Stream, b BackwardArgs, dlogits, router, dx
 	return inverse, err
 }
 
-// gradientBias queues the sums of the logits' gradients of each expert of a rank. It comes after
-// gradientRows, which has put these gradients in the order of the packed rows. add [E] f32, unless
-// 0, is added to the sums.
-func (c *Call) gradientBias(s driver.Stream, b BackwardArgs, add, sums driver.DevicePtr) error {
+// gradientBias queues the sums of the logits' gradients of each expert of a rank. If rows is true, the
+// sums include the gradients of the chosen logits, which gradientRows has put in the order of the packed
+// rows. of has the other fields.
+func (c *Call) gradientBias(s driver.Stream, b BackwardArgs, rows bool, of training.ExpertSumsArgs) error {
 	return c.steps(s, func(q *queue) {
-		r := q.ranksRun(&b)
-		launch(q, exchange.SumsKernel, training.ExpertSumsArgs{Rows: r.at(r.w.dlogitByRow), Offsets: r.at(r.w.offsets), Add: add, Sums: sums, Tokens: r.tokens})
+		if rows {
+			r := q.ranksRun(&b)
+			of.Rows, of.Offsets = r.at(r.w.dlogitByRow), r.at(r.w.offsets)
+		}
+		launch(q, exchange.SumsKernel, of)
 	})
 }
 

@@ -101,6 +101,7 @@ type backwardLayout struct {
 	own      int64 // the partial sums of this rank
 	biases   int64 // the gradient of b2 of all experts
 	sums     int64 // the gradients of the router's biases of this rank's experts
+	dense    int64 // gradients of the logits of all ranks' tokens, for the router's biases
 	shared   sharedLayout
 	losses   lossesLayout
 	bytes    int64
@@ -132,6 +133,9 @@ func (r *Rank) backwardLayout() (w backwardLayout, err error) {
 		w.biases = s.take(each)
 	}
 	w.sums = s.take(4 * int64(r.count))
+	if c.RouterBias {
+		w.dense = s.take(4 * int64(r.windowRows()) * int64(c.NumExperts))
+	}
 	w.shared, w.losses = r.sharedLayout(&s), r.lossesLayout(&s)
 	w.bytes = s.bytes
 	return w, nil
@@ -373,32 +377,47 @@ func (p *backward) giveBack(at Step) error {
 }
 
 // routerBias computes the gradient of the router's biases. The owner of an expert adds the gradients
-// of its logits in the order of the rows, and every rank gets all sums.
+// of its logits in the order of the rows, then in the order of the tokens if all logits have gradients.
+// Every rank gets all sums.
 func (p *backward) routerBias(at Step) error {
 	if !p.wantsRouterBias() {
 		return nil
 	}
-	own, add := p.of.DRouterBias, driver.DevicePtr(0)
+	own := p.of.DRouterBias
 	first, count := p.Experts()
+	of := training.ExpertSumsArgs{Sums: p.at(p.b.sums), Tokens: int(sum(p.tokens)), Columns: p.Config.NumExperts}
 	if own.Accumulate {
-		add = own.Ptr + driver.DevicePtr(4*first)
+		of.Add = own.Ptr + driver.DevicePtr(4*first)
 	}
-	sums, err := p.at(p.b.sums), error(nil)
-	switch {
-	case p.receives(&p.counts, p.transport.Rank()) > 0:
-		err = steps.GradientBias(p.pass.experts, p.s, p.experts, add, sums)
-	case add != 0:
-		err = p.s.Copy(sums, add, 4*int64(count))
-	default:
-		err = p.s.Fill32(sums, 0, int64(count))
+	if training.Dense(p.Config) || !p.of.DLogits.IsZero() || p.hasLosses() {
+		dense, err := p.allLogits(at)
+		if err != nil {
+			return err
+		}
+		of.Dense = dense + driver.DevicePtr(4*first)
 	}
-	if err != nil {
+	rows := training.Sparse(p.Config) && p.receives(&p.counts, p.transport.Rank()) > 0
+	if err := steps.GradientBias(p.pass.experts, p.s, p.experts, rows, of); err != nil {
 		return err
 	}
-	e := Exchange{Send: sums, Receive: own.Ptr, Same: true}
+	e := Exchange{Send: of.Sums, Receive: own.Ptr, Same: true}
 	for rank := range p.transport.Ranks() {
 		experts := exchange.First(p.Config.NumExperts, p.transport.Ranks(), rank+1) - exchange.First(p.Config.NumExperts, p.transport.Ranks(), rank)
 		e.SendBytes, e.ReceiveBytes = append(e.SendBytes, 4*int64(count)), append(e.ReceiveBytes, 4*int64(experts))
 	}
 	return p.move(at, p.s, e)
+}
+
+// allLogits gathers the gradients [T, E] of the logits of all ranks' tokens, and returns their address.
+func (p *backward) allLogits(at Step) (driver.DevicePtr, error) {
+	inputs, err := steps.RouterInputs(p.call, p.s, p.atHome)
+	if err != nil {
+		return 0, err
+	}
+	each := 4 * int64(p.Config.NumExperts)
+	e := Exchange{Send: inputs.Dense, Receive: p.at(p.b.dense), Same: true}
+	for _, n := range p.tokens {
+		e.SendBytes, e.ReceiveBytes = append(e.SendBytes, each*int64(p.mine)), append(e.ReceiveBytes, each*n)
+	}
+	return e.Receive, p.move(at, p.s, e)
 }

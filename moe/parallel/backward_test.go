@@ -39,6 +39,8 @@ func backwardCases() (list []testCase) {
 		testCase{name: "adapter, added", config: adapted, tokens: []int{30, 0, 50}, twice: true},
 		testCase{name: "losses", config: shared, tokens: []int{30, 0, 51, 9}, losses: moe.Losses{Balance: 0.5, ZLoss: 0.25}},
 		testCase{name: "balance of sequences", config: small, tokens: []int{30, 0, 51, 9}, losses: moe.Losses{Balance: 0.5, Sequence: 15}},
+		testCase{name: "losses and router bias", config: biased, tokens: []int{0, 40, 7, 8}, losses: moe.Losses{Balance: 0.5}, twice: true},
+		testCase{name: "shared, a rank without experts' rows", config: moe.Config{Hidden: 16, Intermediate: 16, NumExperts: 10, TopK: 1, SharedExperts: 1}, tokens: []int{1, 0, 0}},
 		testCase{name: "losses alone", config: small, tokens: []int{0, 40, 0, 8}, losses: moe.Losses{Sequence: 48}},
 	)
 	alone := []string{"softmax over all", "biases", "apart", "no gate", "scaled", "router in f32", "shared", "packed", "adapter"} // -short leaves these layers out: others have their properties together
@@ -53,7 +55,8 @@ func backwardCases() (list []testCase) {
 		"no gate, scaled, router in f32": func(c *moe.Config) {
 			c.Activation, c.ScoreScale, c.RouterF32, c.Logits = "relu2", 2.5, true, spec.F32
 		},
-		"adapter": func(c *moe.Config) { c.LoRARank, c.LoRAAlpha = 12, 24 },
+		"adapter":                       func(c *moe.Config) { c.LoRARank, c.LoRAAlpha = 12, 24 },
+		"router bias, softmax over all": func(c *moe.Config) { c.RouterBias, c.Score = true, spec.SoftmaxAll },
 		"adapter over packed weights": func(c *moe.Config) {
 			*c = moe.Config{Hidden: 160, Intermediate: 96, NumExperts: 9, TopK: 3, Weights: "mxfp4", LoRARank: 16, LoRAAlpha: 4, RSLoRA: true}
 		},
@@ -117,6 +120,7 @@ func randomBackward(seed uint64) testCase {
 	c.change = nil // Backward needs experts that the router has chosen
 	c.config.SharedExperts = r.IntN(3)
 	c.config.SharedGate = c.config.SharedExperts > 0 && r.IntN(2) == 0
+	c.config.RouterBias = r.IntN(4) == 0
 	if r.IntN(2) == 0 {
 		c.losses = moe.Losses{Balance: r.Float32(), ZLoss: r.Float32() * float32(r.IntN(2))}
 		for _, length := range r.Perm(c.total() + 1) {
@@ -131,7 +135,6 @@ func randomBackward(seed uint64) testCase {
 
 // backwardBits compares the gradients of a group with the gradients of one device.
 func backwardBits(t *testing.T, c testCase, chunks int, extra, f32 bool) {
-	extra = extra && !c.config.RouterBias // a group refuses both
 	hasLosses := c.losses != moe.Losses{}
 	devs, err := devices()
 	require.NoError(t, err)

@@ -31,10 +31,13 @@ func (p *backward) checkSequence() error {
 	return nil
 }
 
+// hasLosses reports whether the pass adds gradients of the balance loss or the z-loss.
+func (p *backward) hasLosses() bool { return p.of.Balance != 0 || p.of.ZLoss != 0 }
+
 // losses computes the losses and their gradients.
 func (p *backward) losses(at Step) error {
 	reports := !p.of.RouterLosses.IsZero()
-	if p.of.Balance == 0 && p.of.ZLoss == 0 && !reports {
+	if !p.hasLosses() && !reports {
 		return nil
 	}
 	all := sum(p.tokens)

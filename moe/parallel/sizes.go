@@ -124,7 +124,7 @@ func (p *pass) place(saved *Saved, window moe.Buffer) (of received, err error) {
 		}
 		window = saved.Buffer
 		of.h = window.Ptr + driver.DevicePtr(p.windowBytes(rows, pairs))
-		if shared > 0 {
+		if p.Config.SharedExperts > 0 && p.mine > 0 {
 			of.sharedH = window.Ptr + driver.DevicePtr(shared)
 		}
 	}

@@ -53,10 +53,10 @@ type RouterInputs struct {
 // rows. ScoresKernel and ScoresGivenKernel are [dh.DScores] with one partial sum a row: the
 // gradients of the scores have come back from the experts' ranks as complete sums. ScoresKernel
 // also makes the gradients of the chosen logits. SumsKernel adds the gradients of logits of each
-// expert.
+// of a rank's experts.
 var (
 	SumsKernel = &registry.Kernel[training.ExpertSumsArgs]{KernelName: "rank-sums", Backward: true, Emit: func(l registry.Layer) (*jit.Kernel[training.ExpertSumsArgs], error) {
-		return training.ExpertSums{NumExperts: l.NumExperts}.Build()
+		return training.ExpertSums{NumExperts: l.NumExperts, OfRank: true}.Build()
 	}}
 	WordsKernel = &registry.Kernel[WordsArgs]{KernelName: "words", Backward: true, Emit: func(registry.Layer) (*jit.Kernel[WordsArgs], error) {
 		return Words{}.Build()

@@ -8,6 +8,7 @@ import (
 	"sonicmoe/jit"
 	"sonicmoe/moe/internal/exchange"
 	"sonicmoe/moe/internal/gradient"
+	"sonicmoe/moe/internal/route/training"
 )
 
 // Sources emits the kernels that moe.New compiles for a target. opts is a []moe.Option. Package moe
@@ -55,9 +56,9 @@ type Steps[C, F, B, G any] struct {
 	// each entry, [L] u32. GradientUp comes after GradientRows, and queues the gradient of W1.
 	GradientRows func(c C, s driver.Stream, b B, dlogits, router, dx driver.DevicePtr) (inverse driver.DevicePtr, err error)
 	GradientUp   func(c C, s driver.Stream, b B) error
-	// GradientBias comes after GradientRows with dlogits. It queues the sums of the gradients of
-	// logits of each expert. add [E] f32, unless 0, is added to the sums.
-	GradientBias func(c C, s driver.Stream, b B, add, sums driver.DevicePtr) error
+	// GradientBias queues the sums of the gradients of logits of each expert. If rows is true, it comes
+	// after GradientRows with dlogits, and sums these, too. of has the other fields.
+	GradientBias func(c C, s driver.Stream, b B, rows bool, of training.ExpertSumsArgs) error
 	// NoWeights queues zeros as the gradients of the weights, for a rank that received no tokens.
 	NoWeights func(c C, s driver.Stream, b B) error
 	// GradientsReturned returns two addresses, where the results of other ranks arrive: the

@@ -13,7 +13,11 @@ import (
 // ExpertSums computes a sum for each expert, over the values of its rows and over its column of a
 // dense tensor. These sums are the gradients of router biases and expert scales. One CTA sums for
 // one expert, in a fixed order.
-type ExpertSums struct{ NumExperts int }
+type ExpertSums struct {
+	NumExperts int
+	// OfRank means that Dense has the columns of all ranks' experts, as many as the argument Columns.
+	OfRank bool
+}
 
 const (
 	sumsThreads = 256
@@ -30,8 +34,9 @@ type ExpertSumsArgs struct {
 	// Sums [E] f32 is the output. Add [E] f32, unless 0, is added last; it may be the same
 	// tensor.
 	Add, Sums driver.DevicePtr
-	// Tokens is T.
-	Tokens int
+	// Tokens is T. With OfRank, Columns is the number of columns of Dense, and Dense points to the rank's
+	// first column.
+	Tokens, Columns int
 }
 
 // Build emits the kernel.
@@ -41,6 +46,11 @@ func (s ExpertSums) Build() (*jit.Kernel[ExpertSumsArgs], error) {
 	rows, offsets, dense := k.Ptr(&k.Args.Rows), k.Ptr(&k.Args.Offsets), k.Ptr(&k.Args.Dense)
 	add, sums, tokens := k.Ptr(&k.Args.Add), k.Ptr(&k.Args.Sums), k.U32(&k.Args.Tokens)
 	tid, expert := k.TidX(), k.CtaidX()
+	row := func(token ptx.U32) ptx.Global { return dense.Index(token, 4*s.NumExperts) }
+	if s.OfRank {
+		bytes := k.U32(&k.Args.Columns).MulI(4)
+		row = func(token ptx.U32) ptx.Global { return dense.Plus(token.MulWide(bytes)) }
+	}
 	perWarp := pipeline.NewCTA(k.Kernel).Shared("perWarp", 4*sumsWarps, 16)
 	k.GridDepWait()
 	k.GridDepLaunch()
@@ -55,7 +65,7 @@ func (s ExpertSums) Build() (*jit.Kernel[ExpertSumsArgs], error) {
 		each(ptx.LdGlobal[ptx.U32](of), ptx.LdGlobal[ptx.U32](of.At(4)), func(row ptx.U32) ptx.Global { return rows.Index(row, 4) })
 	})
 	k.If(dense.Given(), func() {
-		each(ptx.Uint(0), tokens, func(token ptx.U32) ptx.Global { return dense.Index(token, 4*s.NumExperts).Index(expert, 4) })
+		each(ptx.Uint(0), tokens, func(token ptx.U32) ptx.Global { return row(token).Index(expert, 4) })
 	})
 	total := lanes.Sum(sum.Get())
 	k.If(k.Lane().EqI(0), func() { ptx.StShared(perWarp.Plus(k.Warp().ShlI(2)), total) })
@@ -75,5 +85,5 @@ func (s ExpertSums) Build() (*jit.Kernel[ExpertSumsArgs], error) {
 var ExpertSumsKernel = &registry.Kernel[ExpertSumsArgs]{KernelName: "expert-sums", Backward: true,
 	Only: func(c spec.Config) bool { return c.RouterBias || c.ExpertScale },
 	Emit: func(l registry.Layer) (*jit.Kernel[ExpertSumsArgs], error) {
-		return ExpertSums{l.NumExperts}.Build()
+		return ExpertSums{NumExperts: l.NumExperts}.Build()
 	}}

@@ -57,7 +57,7 @@ func TestExpertSums(t *testing.T) {
 					}
 					args.Add = kt.Upload(b, add)
 				}
-				kt.Run(b, ExpertSums{c.experts}, 0, args)
+				kt.Run(b, ExpertSums{NumExperts: c.experts}, 0, args)
 				var wrong, norm float64
 				for e, got := range kt.Download[float32](b, args.Sums, c.experts) {
 					wrong, norm = wrong+math.Pow(float64(got)-want[e], 2), norm+want[e]*want[e]
