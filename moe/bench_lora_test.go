@@ -70,22 +70,24 @@ func BenchmarkAdapters(b *testing.B) {
 // adapter. An event after each kernel delays the next one, so the times add up to more than a step.
 func BenchmarkLoRAKernels(b *testing.B) {
 	skipUnlessGPU(b)
-	for _, rank := range []int{0, 16, 64} {
-		c := benchRows[0].config
-		c.TokensHint = 8192
-		if c.LoRARank = rank; rank > 0 {
-			c.LoRAAlpha = 32
-		}
-		tr := newTrial(b, c, c.TokensHint, 1)
-		require.NoError(b, tr.PrepareBackward(17, moe.BF16))
-		b.Run(fmt.Sprintf("r=%d", rank), func(b *testing.B) {
-			for b.Loop() {
-				for _, kernel := range kernelTimes(b, tr) {
-					b.ReportMetric(kernel.µs, kernel.name)
-				}
+	for _, tokens := range []int{8192, 32768} {
+		for _, rank := range []int{0, 16, 64} {
+			c := benchRows[0].config
+			c.TokensHint = tokens
+			if c.LoRARank = rank; rank > 0 {
+				c.LoRAAlpha = 32
 			}
-		})
-		require.NoError(b, tr.Close())
+			tr := newTrial(b, c, c.TokensHint, 1)
+			require.NoError(b, tr.PrepareBackward(17, moe.BF16))
+			b.Run(fmt.Sprintf("T=%d/r=%d", tokens, rank), func(b *testing.B) {
+				for b.Loop() {
+					for _, kernel := range kernelTimes(b, tr) {
+						b.ReportMetric(kernel.µs, kernel.name)
+					}
+				}
+			})
+			require.NoError(b, tr.Close())
+		}
 	}
 }
 
