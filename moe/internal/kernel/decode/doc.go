@@ -6,7 +6,8 @@
 // instead of 64 rows. A unit of work is 64 rows of one expert's weights times all tokens of that
 // expert. A tile of a CTA is two units (narrow), or four (wide) if experts have many tokens, so
 // that each token is loaded once for 128 or 256 rows of weights. One CTA runs on each SM and draws
-// tiles from a counter. When a CTA has no more tiles, a CTA of the next kernel starts on its SM and
+// tiles from a counter. Tiles of the last wave have fewer units, so that more CTAs have one. When a CTA
+// has no more tiles, a CTA of the next kernel starts on its SM and
 // loads the first weights.
 //
 // Tiny CTAs are for up to 8 tokens. A stage of their ring needs little room for tokens, so the ring
@@ -26,6 +27,7 @@
 // packed. The math warpgroups unpack them to registers, and wgmma reads operand A from there.
 // Unpacking takes most of an SM's issue slots. Therefore four warpgroups unpack, addresses are in
 // uniform registers, and one warp issues the fence between the copies of tokens and wgmma for all.
+// For up to 8 tokens each warp multiplies its 16 rows by mma.sync, which takes fewer instructions.
 // Wide CTAs of three warpgroups multiply each unpacked weight by up to 128 tokens, unpack each step of
 // 16 columns while the wgmma of the step before runs, and store their results by TMA. They serve
 // batches of any size. A single token needs no shared memory for packed

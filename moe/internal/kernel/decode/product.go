@@ -180,70 +180,6 @@ func (p *product) loadWeights(tiles scheduler, load loadUnit) {
 	})
 }
 
-// loadTokens fills the tokens' part of the stages. Eight lanes copy the 128 bytes of a row, so a
-// warp copies 4 rows at a time. Columns beyond the last row repeat the last row.
-func (p *product) loadTokens(tiles scheduler, t tokens) {
-	k, ring := p.k, p.ring.Producer()
-	done := func(s pipeline.Stage) { k.CpAsyncMbarrierArriveNoInc(s.Full) }
-	if p.packed.IsPacked() {
-		copied := p.copied.Producer()
-		done = func(pipeline.Stage) {
-			k.CpAsyncMbarrierArriveNoInc(copied.Stage().Full)
-			copied.Advance()
-		}
-	}
-	copier := tile.NewRowCopy(k, k.Lane(), tile.LanesOfRow)
-	first := copier.Row()
-	at := t.at.Plus(copier.Chunk.MulI(tile.CopyBytes).U64())
-	// A swizzle pattern has 8 rows. Every second copy is in the lower half of a pattern.
-	to := [2]ptx.U32{copier.Swizzled(first), copier.Swizzled(first.AddI(copyRows))}
-	from := ptx.NewVars(k, p.tokens/copyRows, ptx.Long(0))
-	tiles.read(func(b block) {
-		last := b.rows.SubI(1)
-		p.eachCopy(b.rows, func(i int) {
-			from[i].Set(at.Index(t.number(b, first.AddI(copyRows*i).Min(last)), t.rowBytes).Addr())
-		})
-		k.Range(ptx.Uint(p.kTiles/p.depth), func(stage ptx.U32) {
-			bytes := make([][]ptx.U32, p.depth)
-			if t.rowBytes != p.kTiles*tile.RowBytes {
-				for i := range bytes {
-					kt := stage.MulI(p.depth).AddI(i)
-					bytes[i] = append(bytes[i], tile.BytesIf(kt.MulI(tile.LanesOfRow).Add(copier.Chunk).LtI(t.rowBytes/tile.CopyBytes)))
-				}
-			}
-			for part := range p.parts {
-				s := ring.Acquire()
-				p.eachCopy(b.rows, func(i int) {
-					for kt, bytes := range bytes {
-						copier.Copy(s.Data.At(p.tokensAt(kt)+i/2*2*copyRows*tile.RowBytes).Plus(to[i%2]), ptx.GlobalAt(from[i].Get()).At(kt*tile.RowBytes), bytes...)
-					}
-					if part == p.parts-1 {
-						from[i].Set(from[i].Get().AddI(p.depth * tile.RowBytes))
-					}
-				})
-				done(s)
-				ring.Advance()
-			}
-		})
-	})
-}
-
-// fenceTokens orders the copies of a stage's tokens before wgmma reads them. It runs in one thread.
-// The math warps would have to wait for the fence, and with packed weights they have no time to
-// spare.
-func (p *product) fenceTokens(tiles scheduler) {
-	k, copied, ring := p.k, p.copied.Consumer(), p.ring.Producer()
-	tiles.readAlone(func(block) {
-		k.Range(ptx.Uint(p.stages()), func(ptx.U32) {
-			copied.Wait()
-			k.FenceProxyAsync(".shared::cta")
-			k.MbarrierArrive(ring.Stage().Full)
-			copied.Advance()
-			ring.Advance()
-		})
-	})
-}
-
 // mathRole multiplies in one warpgroup.
 type mathRole struct {
 	*product
@@ -262,18 +198,70 @@ func (p mathRole) run(tiles scheduler, boxes boxes, store func(b block, acc [][]
 	tiles.read(func(b block) {
 		has := p.warpgroup.Lt(b.units)
 		b.unit = b.unit.Add(p.warpgroup)
-		k.IfElse(has, func() {
-			if p.hasBoxes() {
-				p.multiplyWide(loop, sums[0], b)
-			} else {
-				p.multiply(loop, sums, b)
-			}
-			store(b, sums)
-		}, func() { loop.Drain(ptx.Uint(p.stages())) })
+		k.IfElse(has, func() { p.compute(loop, sums, b, store) }, func() { loop.Drain(ptx.Uint(p.stages())) })
 	})
 	if boxes.given() {
 		boxes.finish()
 	}
+}
+
+// warpTokens is the largest number of tokens that warps multiply on their own.
+const warpTokens = tile.WarpColumns
+
+// compute multiplies a block and passes the sums to store.
+func (p mathRole) compute(loop gemm.MainLoop, sums [][]ptx.F32, b block, store func(b block, acc [][]ptx.F32)) {
+	byWarps := func() { store(b, [][]ptx.F32{p.multiplyByWarps(loop, b)}) }
+	byWarpgroup := func() {
+		p.multiply(loop, sums, b)
+		store(b, sums)
+	}
+	switch {
+	case p.hasBoxes(): // nearly always more tokens
+		p.multiplyWide(loop, sums[0], b)
+		store(b, sums)
+	case !p.packed.IsPacked():
+		byWarpgroup()
+	case p.tokens <= warpTokens:
+		byWarps()
+	default:
+		p.k.IfElse(b.rows.LeI(warpTokens), byWarps, byWarpgroup)
+	}
+}
+
+// multiplyByWarps returns the sums of a block with up to warpTokens tokens. Each warp multiplies 16 rows
+// of its unit by mma.sync, which gives the bits of wgmma. wgmma takes as long for 8 tokens as for 16, and
+// needs descriptors and all four warps at once. A warp that uses mma.sync needs fewer instructions, and
+// does not wait for other warps.
+func (p mathRole) multiplyByWarps(loop gemm.MainLoop, b block) []ptx.F32 {
+	k := p.k
+	sum := k.Accumulators(tile.WarpSums)
+	if p.bias.given {
+		p.setSums(b, [][]ptx.F32{sum})
+	} else {
+		for _, s := range sum {
+			ptx.VarOf(s).Set(ptx.Float(0))
+		}
+	}
+	product := tile.NewWarpProduct(k, p.element, k.Lane())
+	lane := fragments.NewLane(k, p.packed, k.ThreadInWarpgroup())
+	k.Range(ptx.Uint(p.stages()), func(ptx.U32) {
+		s := loop.Ring.Wait()
+		weights := lane.Block(s.Data.Plus(p.warpgroup.MulI(p.unitBytes)))
+		for kt := range p.depth {
+			tokens := product.B(s.Data.At(p.tokensAt(kt)))
+			var a []ptx.U32
+			for _, step := range weights.KTile(kt) {
+				a = append(a, step...)
+			}
+			if kt == p.depth-1 {
+				k.BarWarpSync(ptx.Uint(ptx.FullMask)) // all lanes have loaded before one lane releases the stage
+				loop.Release.Release(s, ptx.True())
+			}
+			product.Multiply(sum, a, tokens, 0, tile.K/tile.KStep)
+		}
+		loop.Ring.Advance()
+	})
+	return sum
 }
 
 // multiply computes the sums of a block. A branch chooses the width for each k-tile. One loop for

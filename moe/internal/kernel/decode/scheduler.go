@@ -4,6 +4,7 @@ import (
 	"sonicmoe/driver"
 	"sonicmoe/driver/gpu"
 	"sonicmoe/internal/spec"
+	"sonicmoe/jit/pipeline"
 	"sonicmoe/jit/schedule"
 	"sonicmoe/jit/tile"
 	"sonicmoe/moe/internal/fragments"
@@ -212,31 +213,28 @@ const (
 // body loads a k-tile, it calls the function `before` with the k-tile's first column.
 func (s scheduler) publish(body func(b block, before func(column ptx.U32))) {
 	k, ctas, atOnce := s.k, s.k.NctaidX(), s.shape.units
-	ofExpert := ceil(s.units, atOnce)
-	length := s.table.length()
+	ofExpert, length := ceil(s.units, atOnce), s.table.length()
 	end := length.MulI(ofExpert)
-	// If the last wave has fewer tiles than CTAs, its tiles get fewer units each, so that more CTAs
-	// have one.
-	rest := end.Rem(ctas)
-	lastWave := end.Sub(rest) // number of the first tile of the last wave
-	most := ptx.Uint(atOnce)
-	for n := atOnce / 2; n > 0; n /= 2 {
-		most = ptx.Select(rest.MulI(atOnce/n).Le(ctas), ptx.Uint(n), most)
-	}
+	lastWave := end.Sub(end.Rem(ctas)) // number of the first tile of the last wave
+	last := s.lastTiles(lastWave, end, ctas, length)
 	out := s.queue.Publisher()
 	entry, unit, units := ptx.NewVars(k, 4, ptx.Uint(0)), ptx.NewVar(k, ptx.Uint(0)), ptx.NewVar(k, ptx.Uint(0))
 	published := func() block {
 		return block{expert: entry[0].Copy(), row: entry[1].Copy(), rows: entry[2].Copy(), set: entry[3].Copy(), unit: unit.Copy(), units: units.Copy()}
 	}
 	publish := func(number ptx.U32) {
-		isLast := number.Ge(lastWave)
-		// The variable at is the number of the tile's first unit, counted over all tiles.
-		at := ptx.Select(isLast, lastWave.MulI(atOnce).Add(number.Sub(lastWave).Mul(most)), number.MulI(atOnce))
 		entry[2].Set(ptx.Uint(0))
-		k.If(at.Lt(end.MulI(atOnce)), func() {
-			ptx.SetAll(entry, s.entry(at.DivI(ofExpert*atOnce), length))
-			unit.Set(at.RemI(ofExpert * atOnce))
-			units.Set(ptx.Uint(s.units).Sub(unit.Get().MinI(s.units)).Min(ptx.Select(isLast, most, ptx.Uint(atOnce))))
+		k.If(number.Lt(lastWave.Add(last.count)), func() {
+			of, most := ptx.NewVar(k, number.DivI(ofExpert)), ptx.NewVar(k, ptx.Uint(atOnce))
+			unit.Set(number.RemI(ofExpert).MulI(atOnce))
+			k.If(number.Ge(lastWave), func() {
+				n, first := last.place(number.Sub(lastWave))
+				of.Set(n)
+				unit.Set(first)
+				most.Set(last.most)
+			})
+			ptx.SetAll(entry, s.entry(of.Get(), length))
+			units.Set(ptx.Uint(s.units).Sub(unit.Get()).Min(most.Get()))
 		})
 		out.Publish(published())
 	}
@@ -253,6 +251,110 @@ func (s scheduler) publish(body func(b block, before func(column ptx.U32))) {
 				k.If(isAhead(drawAhead), func() { ticket.Set(ctas.Add(k.AtomGlobalAdd(s.tickets, ptx.Uint(1)))) })
 				k.If(isAhead(publishAhead), func() { publish(ticket.Get()) })
 			})
+		})
+	})
+}
+
+// lastTiles describes the tiles of the last wave. A wave has a tile for each CTA. If the last wave has
+// fewer, its tiles get fewer units each, so that more CTAs have one.
+type lastTiles struct {
+	// ofExpert is the number of units of an expert.
+	ofExpert int
+	// entry is the entry of the table that the first tile belongs to, unit the tile's first unit.
+	entry, unit ptx.U32
+	// most is the number of units of a tile. The last tile of an entry may have fewer. count is the
+	// number of tiles.
+	most, count ptx.U32
+}
+
+// lastTiles returns the tiles that replace the tiles from lastWave to end-1. They have as few units as
+// the number of CTAs allows. length is the length of the table.
+func (s scheduler) lastTiles(lastWave, end, ctas, length ptx.U32) lastTiles {
+	atOnce := s.shape.units
+	ofEntry := ceil(s.units, atOnce) // whole tiles of an entry
+	l := lastTiles{
+		ofExpert: s.units, entry: lastWave.DivI(ofEntry), unit: lastWave.RemI(ofEntry).MulI(atOnce),
+		most: ptx.Uint(atOnce), count: end.Sub(lastWave),
+	}
+	hasTiles := l.count.NeI(0)
+	for n := atOnce - 1; n > 0; n-- {
+		tiles := ptx.Uint(s.units + n - 1).Sub(l.unit).DivI(n).Add(length.Sub(l.entry).SubI(1).MulI(ceil(s.units, n)))
+		fit := hasTiles.And(tiles.Le(ctas))
+		l.most, l.count = ptx.Select(fit, ptx.Uint(n), l.most), ptx.Select(fit, tiles, l.count)
+	}
+	return l
+}
+
+// place returns the entry of a tile, and the tile's first unit.
+func (l lastTiles) place(tile ptx.U32) (entry, unit ptx.U32) {
+	tiles := func(units ptx.U32) ptx.U32 { return units.Add(l.most).SubI(1).Div(l.most) }
+	first := tiles(ptx.Uint(l.ofExpert).Sub(l.unit)) // tiles of the first entry
+	ofEntry, after := tiles(ptx.Uint(l.ofExpert)), tile.Sub(first)
+	isFirst := tile.Lt(first)
+	return ptx.Select(isFirst, l.entry, l.entry.AddI(1).Add(after.Div(ofEntry))),
+		ptx.Select(isFirst, l.unit.Add(tile.Mul(l.most)), after.Rem(ofEntry).Mul(l.most))
+}
+
+// loadTokens fills the tokens' part of the stages. Eight lanes copy the 128 bytes of a row, so a
+// warp copies 4 rows at a time. Columns beyond the last row repeat the last row.
+func (p *product) loadTokens(tiles scheduler, t tokens) {
+	k, ring := p.k, p.ring.Producer()
+	done := func(s pipeline.Stage) { k.CpAsyncMbarrierArriveNoInc(s.Full) }
+	if p.packed.IsPacked() {
+		copied := p.copied.Producer()
+		done = func(pipeline.Stage) {
+			k.CpAsyncMbarrierArriveNoInc(copied.Stage().Full)
+			copied.Advance()
+		}
+	}
+	copier := tile.NewRowCopy(k, k.Lane(), tile.LanesOfRow)
+	first := copier.Row()
+	at := t.at.Plus(copier.Chunk.MulI(tile.CopyBytes).U64())
+	// A swizzle pattern has 8 rows. Every second copy is in the lower half of a pattern.
+	to := [2]ptx.U32{copier.Swizzled(first), copier.Swizzled(first.AddI(copyRows))}
+	from := ptx.NewVars(k, p.tokens/copyRows, ptx.Long(0))
+	tiles.read(func(b block) {
+		last := b.rows.SubI(1)
+		p.eachCopy(b.rows, func(i int) {
+			from[i].Set(at.Index(t.number(b, first.AddI(copyRows*i).Min(last)), t.rowBytes).Addr())
+		})
+		k.Range(ptx.Uint(p.kTiles/p.depth), func(stage ptx.U32) {
+			bytes := make([][]ptx.U32, p.depth)
+			if t.rowBytes != p.kTiles*tile.RowBytes {
+				for i := range bytes {
+					kt := stage.MulI(p.depth).AddI(i)
+					bytes[i] = append(bytes[i], tile.BytesIf(kt.MulI(tile.LanesOfRow).Add(copier.Chunk).LtI(t.rowBytes/tile.CopyBytes)))
+				}
+			}
+			for part := range p.parts {
+				s := ring.Acquire()
+				p.eachCopy(b.rows, func(i int) {
+					for kt, bytes := range bytes {
+						copier.Copy(s.Data.At(p.tokensAt(kt)+i/2*2*copyRows*tile.RowBytes).Plus(to[i%2]), ptx.GlobalAt(from[i].Get()).At(kt*tile.RowBytes), bytes...)
+					}
+					if part == p.parts-1 {
+						from[i].Set(from[i].Get().AddI(p.depth * tile.RowBytes))
+					}
+				})
+				done(s)
+				ring.Advance()
+			}
+		})
+	})
+}
+
+// fenceTokens orders the copies of a stage's tokens before wgmma reads them. It runs in one thread.
+// The math warps would have to wait for the fence, and with packed weights they have no time to
+// spare.
+func (p *product) fenceTokens(tiles scheduler) {
+	k, copied, ring := p.k, p.copied.Consumer(), p.ring.Producer()
+	tiles.readAlone(func(block) {
+		k.Range(ptx.Uint(p.stages()), func(ptx.U32) {
+			copied.Wait()
+			k.FenceProxyAsync(".shared::cta")
+			k.MbarrierArrive(ring.Stage().Full)
+			copied.Advance()
+			ring.Advance()
 		})
 	})
 }
