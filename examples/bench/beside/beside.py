@@ -44,6 +44,7 @@ identity.semantic_value_key = _hashable(lambda v: (type(v).__name__, getattr(v, 
 from quack.gemm_interface import gemm, gemm_dgated, gemm_gated  # noqa: E402 (quack reads the key at import)
 
 SCALE_X, SCALE_WEIGHT, SCALE_OUTPUT = 0.5, 0.02, 0.2
+ALONE_SECONDS = 1.5
 FORWARD, BACKWARD = ("up", "down"), ("dh", "dw2", "dx", "dw1")
 
 
@@ -127,7 +128,7 @@ class Products:
         return {name: statistics.median(r[name] for r in rounds) for name in names}
 
     def alone(self, name):
-        """Returns the time and the energy of a product repeated alone for 2 s, after 2 s of load."""
+        """Returns the time and the energy of a product repeated alone for ALONE_SECONDS, after as much load."""
         handle = pynvml.nvmlDeviceGetHandleByUUID("GPU-" + str(torch.cuda.get_device_properties(0).uuid))
         edges, count = [], 0  # edges: the times at which the energy counter advances, with its value
 
@@ -150,8 +151,8 @@ class Products:
             torch.cuda.synchronize()
             return time.time() - begin
 
-        work(2, False)
-        seconds = work(2, True)
+        work(ALONE_SECONDS, False)
+        seconds = work(ALONE_SECONDS, True)
         watts = (edges[-1][1] - edges[0][1]) / (edges[-1][0] - edges[0][0])
         return {"ms": 1e3 * seconds / count, "watts": watts, "pj_per_flop": 1e12 * watts * seconds / count / self.flops[name]}
 
