@@ -150,6 +150,9 @@ func (t *transport) waiter(ctx context.Context, d *direct) func(rank int, here f
 // shareDirectly gives bytes to all ranks through the mailbox. The bytes follow the name of the step,
 // which must be the same on all ranks.
 func (t *transport) shareDirectly(ctx context.Context, at parallel.Step, own []byte) ([][]byte, error) {
+	if err := t.Err(); err != nil {
+		return nil, err // the other ranks do not get this rank's bytes any more
+	}
 	name := at.String() + "\n"
 	all, err := t.direct.exchange(append([]byte(name), own...), t.waiter(ctx, t.direct))
 	if err != nil {
