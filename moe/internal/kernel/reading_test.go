@@ -79,6 +79,9 @@ func filesOf(t *testing.T, k registry.Any, l registry.Layer, files map[string]bo
 	body := source.Module.Entry(source.Name).Body
 	for i := range body {
 		for _, frame := range body[i].Pos() {
+			if frame.File == "registry/registry.go" {
+				break // Build and its callers emit nothing
+			}
 			if !strings.HasSuffix(frame.File, "_test.go") {
 				files[frame.File] = true
 			}
