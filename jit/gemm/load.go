@@ -255,7 +255,10 @@ func (p *Product) Gather(from Rows, loadB func(s pipeline.Stage, t schedule.Tile
 			})
 			for i := range extra.kTiles() { // TMA loads both operands
 				s := ring.Acquire()
-				k.If(elected, func() { p.expectExtra(extra, s, t, i) })
+				k.If(elected, func() {
+					k.FenceProxyAsync(".shared::cta") // cp.async may have written this stage before
+					p.expectExtra(extra, s, t, i)
+				})
 				k.CpAsyncMbarrierArriveNoInc(s.Full)
 				ring.Advance()
 			}

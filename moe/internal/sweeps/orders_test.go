@@ -225,7 +225,11 @@ func (p passes) trains() bool { return p.layer.Config().LoRAAdapters == 0 }
 // weight gradients, and modes 2 and 3 of each four accumulate.
 func (p passes) backward(tr *trial.Trial, first int) {
 	c := p.layer.Config()
-	for i, pass := range []func(driver.Stream, moe.BackwardArgs) error{tr.Call().Backward, tr.Call().Backward, tr.Call().BackwardExperts} {
+	list := []func(driver.Stream, moe.BackwardArgs) error{tr.Call().Backward, tr.Call().Backward, tr.Call().BackwardExperts}
+	if spec.PadsRank(c) {
+		list = append(list, tr.Call().Backward) // no other layer runs the fourth mode of its kernels
+	}
+	for i, pass := range list {
 		kind := first + i
 		weights := []moe.Type{c.Type, moe.F32}[kind%2]
 		require.NoError(p.t, tr.PrepareBackward(17, weights))
