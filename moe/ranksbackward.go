@@ -88,8 +88,8 @@ func (c *Call) gradientScores(s driver.Stream, b BackwardArgs) (scores driver.De
 	return scores, err
 }
 
-// gradientRows queues dW2 of a rank's experts, or the gradients of the adapter's factors for W2, and then the rows of dX, which go to the address dx.
-// dlogits [L] f32, unless 0, has the gradients of the logits in the order of the list. router is the
+// gradientRows queues dW2 of a rank's experts, or the gradients of the adapter's factors for W2. Then it
+// queues the rows of dX, which go to the address dx. dlogits [L] f32, unless 0, has the gradients of the logits in the order of the list. router is the
 // address of the router's weights for the rank's first expert. The result has the row of each entry
 // of the list, [L] u32.
 func (c *Call) gradientRows(s driver.Stream, b BackwardArgs, dlogits, router, dx driver.DevicePtr) (inverse driver.DevicePtr, err error) {
@@ -128,8 +128,8 @@ func (c *Call) gradientBias(s driver.Stream, b BackwardArgs, rows bool, of train
 	})
 }
 
-// gradientUp queues dW1 of a rank's experts, or the gradients of the adapter's factors for W1. It comes after gradientRows, so that the rows of dX
-// travel at the same time.
+// gradientUp queues dW1 of a rank's experts, or the gradients of the adapter's factors for W1. It comes
+// after gradientRows, so that the rows of dX travel at the same time.
 func (c *Call) gradientUp(s driver.Stream, b BackwardArgs) error {
 	return c.steps(s, func(q *queue) {
 		r, want := q.ranksRun(&b), b.wanted()

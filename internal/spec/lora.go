@@ -21,8 +21,8 @@ func HasLoRA(c Config) bool { return c.LoRARank != 0 && !HasAdapters(c) }
 func HasAdapters(c Config) bool { return c.LoRAAdapters != 0 }
 
 // PaddedRank returns the rank that the kernels of a trained adapter have: LoRARank, rounded up to a
-// multiple of 8. With a rank of its own, passes copy the factors to the workspace, with zeros for the
-// ranks that LoRARank lacks.
+// multiple of 8. If LoRARank is no multiple of 8, passes copy the factors to the workspace and fill up
+// with zeros.
 func PaddedRank(c Config) int {
 	return (c.LoRARank + trainedRankStep - 1) / trainedRankStep * trainedRankStep
 }

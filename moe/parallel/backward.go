@@ -414,10 +414,16 @@ func (p *backward) allLogits(at Step) (driver.DevicePtr, error) {
 	if err != nil {
 		return 0, err
 	}
-	each := 4 * int64(p.Config.NumExperts)
-	e := Exchange{Send: inputs.Dense, Receive: p.at(p.b.dense), Same: true}
-	for _, n := range p.tokens {
-		e.SendBytes, e.ReceiveBytes = append(e.SendBytes, each*int64(p.mine)), append(e.ReceiveBytes, each*n)
-	}
+	e := p.gather(inputs.Dense, p.at(p.b.dense), 4*int64(p.Config.NumExperts))
 	return e.Receive, p.move(at, p.s, e)
+}
+
+// gather returns the exchange that gives every rank a tensor of all ranks' tokens. A token has a number
+// of bytes.
+func (p *backward) gather(send, receive driver.DevicePtr, bytes int64) Exchange {
+	e := Exchange{Send: send, Receive: receive, Same: true}
+	for _, n := range p.tokens {
+		e.SendBytes, e.ReceiveBytes = append(e.SendBytes, bytes*int64(p.mine)), append(e.ReceiveBytes, bytes*n)
+	}
+	return e
 }

@@ -58,10 +58,7 @@ func (p *backward) losses(at Step) error {
 		if err := p.tokenLosses(of); err != nil || !reports {
 			return err
 		}
-		e := Exchange{Send: of.Values, Receive: p.at(p.b.losses.values), Same: true}
-		for _, n := range p.tokens {
-			e.SendBytes, e.ReceiveBytes = append(e.SendBytes, 8*int64(p.mine)), append(e.ReceiveBytes, 8*n)
-		}
+		e := p.gather(of.Values, p.at(p.b.losses.values), 8)
 		if err := p.move(at, p.s, e); err != nil {
 			return err
 		}

@@ -159,9 +159,9 @@ func (p *backward) sharedPart(rows exchange.SharedRows, tokens, nth int64) error
 	return steps.SharedPart(p.call, p.s, p.atHome, rows, int(tokens), to)
 }
 
-// sharedSums has the gradients of sharedExperts. gradient is nil for one that is not wanted. The FP32
-// sums of a range are one after the other: before is the number of elements of the gradients before this
-// one, and all is the number of elements of all.
+// sharedSums has the gradients of sharedExperts. gradient is nil if it is not wanted. The FP32 sums of a
+// range lie one after the other: before is the number of elements of the gradients before this
+// gradient, and all is the number of elements of all gradients.
 type sharedSums [3]struct {
 	gradient              *moe.Gradient
 	elements, before, all int64
@@ -228,9 +228,8 @@ func (p *backward) addShared(at Step) error {
 	return p.move(at, p.s, sums...)
 }
 
-// partsOfSlices returns the exchange of the slices of one range of each rank, the i-th one of the rank.
-// from is the offset of the range's sums on this rank, and base the offset of this rank's slices of all
-// ranges.
+// partsOfSlices returns the exchange of slices of each rank's range i. from is the offset of the range's
+// sums on this rank. base is the offset of this rank's slices of all ranges.
 func (p *backward) partsOfSlices(i, from, base, elements int64) Exchange {
 	own := p.transport.Rank()
 	e := Exchange{Send: p.at(p.b.shared.own + from), Receive: p.at(p.b.shared.slices + base)}

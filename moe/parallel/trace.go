@@ -10,9 +10,9 @@ import (
 
 // Span is a part of a pass on one stream of the device, in device time from the pass's first span.
 type Span struct {
-	// Name is "route", "pack", "arrange", "own experts", "dispatch", "experts", "return" or "sum". In a backward pass it can
-	// also be "shared experts", "losses", "dH", "scores", "logits", "dW2, dX", "dW1", "router",
-	// "partials", "biases" or "router bias".
+	// Name is "route", "pack", "arrange", "own experts", "dispatch", "experts", "return" or "sum". In a
+	// backward pass it can also be "shared experts", "losses", "dH", "scores", "logits", "dW2, dX",
+	// "dW1", "router", "partials", "biases" or "router bias".
 	Name string
 	// Chunk is the number of the chunk of experts.
 	Chunk int

@@ -9,9 +9,9 @@
 // The plan kernel of package order sorts the pairs by expert, and so by rank. A second plan sorts
 // the rows to send, after [Owners] has found the first pair of each token for each rank. [Entries]
 // writes the list that goes to each rank: for each pair a token row, an expert and a score. [Rows]
-// packs rows to send. [Arrange] finds the rows of the entries that a rank receives. The rows of Y that come back are summed by the layer's own Aggregate kernel.
-// It finds the rows of the rank's own experts where these experts wrote them: [Shift] changes the
-// places of their pairs.
+// packs rows to send. [Arrange] finds the rows of the entries that a rank receives. The layer's own
+// Aggregate kernel sums the rows of Y that come back. It reads the rows of the rank's own experts where
+// these experts wrote them: [Shift] changes the places of their pairs.
 package exchange
 
 import (

@@ -73,14 +73,14 @@ type SharedRows struct {
 	X, DO, DH, A, DLogits, ExpertIDs, Tokens driver.DevicePtr
 }
 
-// LossTokens tells which tokens the losses of a rank are about. Total is the number of the tokens of all
+// LossTokens has the tokens of the losses on a rank's logits. Total is the number of the tokens of all
 // ranks. Length is the number of tokens of a sequence.
 type LossTokens struct {
 	Total, Length int
-	// Offsets [E+1] u32 has the counts of the experts over all ranks, as the plan of one device has
-	// them. If ExpertIDs is not 0, it has the ids of all tokens of the sequences that have tokens of
-	// this rank. Listed is the number of these tokens, and First the number of the rank's first token
-	// among them.
+	// Offsets [E+1] u32 has the first row of each expert over all ranks, as in the plan of one device.
+	// If ExpertIDs is not 0, it has the ids of all tokens of the sequences that have tokens of this
+	// rank. Listed is the number of these tokens. First is the number of the rank's first token among
+	// them.
 	Offsets, ExpertIDs driver.DevicePtr
 	Listed, First      int
 	// Values [T, 2] f32 has two numbers for each token, see training.Losses.

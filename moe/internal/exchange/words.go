@@ -52,8 +52,8 @@ type RouterInputs struct {
 // WordsKernel brings the gradients of logits from the order of the list to the order of the packed
 // rows. ScoresKernel and ScoresGivenKernel are [dh.DScores] with one partial sum a row: the
 // gradients of the scores have come back from the experts' ranks as complete sums. ScoresKernel
-// also makes the gradients of the chosen logits. SumsKernel adds the gradients of logits of each
-// of a rank's experts.
+// also makes the gradients of the chosen logits. SumsKernel adds the gradients of logits for each expert
+// of a rank.
 var (
 	SumsKernel = &registry.Kernel[training.ExpertSumsArgs]{KernelName: "rank-sums", Backward: true, Emit: func(l registry.Layer) (*jit.Kernel[training.ExpertSumsArgs], error) {
 		return training.ExpertSums{NumExperts: l.NumExperts, OfRank: true}.Build()

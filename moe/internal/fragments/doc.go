@@ -13,6 +13,7 @@
 // too small by a constant. The kernel corrects this at no cost, because the scales that it
 // multiplies by include the constant. An FP32 scale of FP8 codes is two bf16 numbers,
 // whose products with a code and the sum are rounded like the FP32 product, see [terms]. In other
-// formats products are FP32 if the layer's type cannot represent the scales. A code of INT4 becomes low bits of a bf16 number. This number is
-// otherwise 0 (and so subnormal), but 128 in formats with zero points and in f16 layers.
+// formats products are FP32 if the layer's type cannot represent the scales. A code of INT4 becomes low
+// bits of a bf16 number. This number is otherwise 0 (and so subnormal), but 128 in formats with zero
+// points and in f16 layers.
 package fragments

@@ -15,12 +15,13 @@ import (
 // sets Sources.
 var Sources func(t driver.Target, c spec.Config, opts any) ([]jit.Source, error)
 
-// Steps has the functions that queue the steps of a pass whose experts are spread over ranks. The
-// type parameters stand for *moe.Call, moe.ForwardArgs, moe.BackwardArgs and moe.Gradient, which this
-// package cannot import. A rank has two layers: one made with [OfRank] for its experts, and one made with
-// [Home] for its tokens. Experts, GradientScores, GradientRows, GradientUp, GradientBias and NoWeights take a call of the
-// first layer. Check, CheckBackward and Rows take a call of either layer. All other functions take
-// a call of the second layer. Package exchange explains the symbols in shapes.
+// Steps has the functions that queue the steps of a pass whose experts are spread over ranks. The type
+// parameters stand for *moe.Call, moe.ForwardArgs, moe.BackwardArgs and moe.Gradient, which this
+// package cannot import. A rank has two layers: one made with [OfRank] for its experts, and one made
+// with [Home] for its tokens. Experts, GradientScores, GradientRows, GradientUp, GradientBias and
+// NoWeights take a call of the first layer. Check, CheckBackward and Rows take a call of either layer.
+// All other functions take a call of the second layer. Package exchange explains the symbols in
+// shapes.
 type Steps[C, F, B, G any] struct {
 	// Check checks the tensors of a forward pass. A home layer checks the tensors of the tokens. A
 	// layer of experts checks the weights of its experts. routed reports whether the pass chooses

@@ -83,9 +83,10 @@ func (m *mailbox) slot(rank int) []byte {
 	return m.memory[at : at+slotBytes]
 }
 
-// exchange gives bytes to every rank, and returns the bytes of all ranks. The parameter wait waits
-// until a rank has come. All ranks of the group call exchange. A rank may write a slot again after
-// the next round: then all ranks have read it.
+// exchange gives bytes to every rank, and returns the bytes of all ranks. All ranks of the group call
+// exchange. The parameter wait returns when the function here reports that the rank's bytes are
+// complete. Two slots are enough: a rank that has the bytes of a round from all ranks knows that all
+// ranks have read the slots of the round before.
 func (m *mailbox) exchange(own []byte, wait func(rank int, here func() bool) error) ([][]byte, error) {
 	all := make([][]byte, m.ranks)
 	for more := true; more; {

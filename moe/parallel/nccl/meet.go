@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime"
 	"time"
 
 	"sonicmoe/driver"
@@ -137,11 +136,7 @@ func (t *transport) waiter(ctx context.Context, d *direct) func(rank int, here f
 				return t.Err()
 			default:
 			}
-			if time.Since(began) < impatience {
-				runtime.Gosched()
-			} else {
-				time.Sleep(50 * time.Microsecond)
-			}
+			pause(began)
 		}
 		return nil
 	}

@@ -111,10 +111,19 @@ func (t *transport) start(ctx context.Context) (err error) {
 func (t *transport) Rank() int  { return t.Options.Rank }
 func (t *transport) Ranks() int { return t.Options.Ranks }
 
-// impatience is how long a rank asks NCCL without a pause whether work on the host has finished. A
-// group of sends takes some microseconds, but the shortest sleep of an idle program takes about a
+// impatience is how long a rank asks without a sleep whether work on the host has finished. A group
+// of sends takes some microseconds, but the shortest sleep of an idle program takes about a
 // millisecond.
 const impatience = 2 * time.Millisecond
+
+// pause lets other goroutines run before a rank asks again. The rank began to ask at the time began.
+func pause(began time.Time) {
+	if time.Since(began) < impatience {
+		runtime.Gosched()
+	} else {
+		time.Sleep(100 * time.Microsecond)
+	}
+}
 
 // within calls f in the device's context. It waits until NCCL has finished the part of the work
 // that runs on the host.
@@ -129,11 +138,7 @@ func (t *transport) within(ctx context.Context, f func() error) error {
 			return t.Err()
 		default:
 		}
-		if time.Since(began) < impatience {
-			runtime.Gosched()
-		} else {
-			time.Sleep(100 * time.Microsecond)
-		}
+		pause(began)
 		err = cuda.Within(t.dev, t.asyncError)
 	}
 	return err
