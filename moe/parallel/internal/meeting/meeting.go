@@ -297,13 +297,18 @@ func (m *Meeting) all() []*link {
 	return list
 }
 
-// Close ends this rank's part in the meeting, without breaking the group.
+// Close ends this rank's part in the meeting, without breaking the group. If the group is broken, it
+// sends the cause again: Abort, in another goroutine, may not have sent it before the connections end.
 func (m *Meeting) Close() {
 	m.mu.Lock()
 	m.ending = true
+	last := notice{Bye: m.cause == nil}
+	if m.cause != nil {
+		last.Error = m.cause.Error()
+	}
 	m.mu.Unlock()
 	for _, l := range m.all() {
-		_ = l.send(notice{Bye: true})
+		_ = l.send(last)
 	}
 	m.hangUp()
 }

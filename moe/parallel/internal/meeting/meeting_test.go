@@ -85,11 +85,18 @@ func TestMeetingEnds(t *testing.T) {
 		by   int
 		want string
 	}{
-		"closes":           {func(m *Meeting) { m.Close() }, 1, ""},
-		"rank 0 closes":    {func(m *Meeting) { m.Close() }, 0, ""},
-		"is gone":          {(*Meeting).Drop, 2, "rank 2 is gone"},
-		"rank 0 is gone":   {(*Meeting).Drop, 0, "rank 0 is gone"},
-		"aborts":           {func(m *Meeting) { m.Abort(errors.New("rank 1 has had it")) }, 1, "rank 1 has had it"},
+		"closes":         {func(m *Meeting) { m.Close() }, 1, ""},
+		"rank 0 closes":  {func(m *Meeting) { m.Close() }, 0, ""},
+		"is gone":        {(*Meeting).Drop, 2, "rank 2 is gone"},
+		"rank 0 is gone": {(*Meeting).Drop, 0, "rank 0 is gone"},
+		"aborts":         {func(m *Meeting) { m.Abort(errors.New("rank 1 has had it")) }, 1, "rank 1 has had it"},
+		"closes before Abort has sent the cause": {func(m *Meeting) {
+			m.mu.Lock()
+			m.cause = errors.New("rank 1 is gone")
+			close(m.broken)
+			m.mu.Unlock()
+			m.Close()
+		}, 0, "rank 1 is gone"},
 		"an error in both": {func(m *Meeting) { m.Abort(errors.New("first")); m.Abort(errors.New("second")) }, 2, "first"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -116,7 +123,11 @@ func TestMeetingEnds(t *testing.T) {
 					}
 					continue
 				}
-				<-m.broken
+				select {
+				case <-m.broken:
+				case <-time.After(10 * time.Second):
+					t.Fatalf("rank %d does not learn that the group is broken", i)
+				}
 				require.ErrorContains(t, m.Err(), c.want)
 			}
 			for _, m := range meetings {
