@@ -1,6 +1,7 @@
 package moe_test
 
 import (
+	"errors"
 	"fmt"
 	"testing"
 	"time"
@@ -63,6 +64,42 @@ func BenchmarkAdapters(b *testing.B) {
 			}
 		}
 		require.NoError(b, tr.Close())
+	}
+}
+
+// BenchmarkLoRA measures training steps in turns: of all weights, of an adapter over a frozen base,
+// and of a frozen base without an adapter. The last has only dX and the scores' gradients.
+func BenchmarkLoRA(b *testing.B) {
+	skipUnlessGPU(b)
+	for _, tokens := range []int{8192, 32768} {
+		for turn := range 2 {
+			for _, of := range []struct {
+				weights string
+				rank    int
+				frozen  bool
+			}{{"plain", 0, false}, {"plain", 0, true}, {"plain", 16, true}, {"plain", 64, true}, {"mxfp4", 0, true}, {"mxfp4", 16, true}} {
+				c := benchRows[0].config
+				c.TokensHint, c.Weights, c.LoRARank = tokens, of.weights, of.rank
+				if of.rank > 0 {
+					c.LoRAAlpha = 32
+				}
+				b.Run(fmt.Sprintf("%s/T=%d/r=%d/frozen=%v/turn=%d", of.weights, tokens, of.rank, of.frozen, turn), func(b *testing.B) {
+					tr := newTrial(b, c, tokens, 1)
+					require.NoError(b, tr.PrepareBackward(17, moe.BF16))
+					back := tr.Back
+					if of.frozen {
+						back.DW1, back.DW2, back.DRouter = moe.Gradient{}, moe.Gradient{}, moe.Gradient{}
+					}
+					forward := func() error { return tr.Call().Forward(tr.Stream(), tr.Args) }
+					backward := func() error { return tr.Call().Backward(tr.Stream(), back) }
+					b.Run("forward", func(b *testing.B) { benchmarkPass(b, tr, forward) })
+					b.Run("backward", func(b *testing.B) { benchmarkPass(b, tr, backward) })
+					b.Run("step", func(b *testing.B) {
+						benchmarkPass(b, tr, func() error { return errors.Join(forward(), backward()) })
+					})
+				})
+			}
+		}
 	}
 }
 

@@ -84,28 +84,6 @@ func BenchmarkKinds(b *testing.B) {
 	}
 }
 
-// BenchmarkLoRA measures the passes of a layer with adapters and without, in turns.
-func BenchmarkLoRA(b *testing.B) {
-	skipUnlessGPU(b)
-	for _, tokens := range []int{8192, 32768} {
-		for _, turn := range []int{1, 2} {
-			for _, of := range []struct {
-				rank    int
-				weights string
-			}{{0, "plain"}, {16, "plain"}, {64, "plain"}, {16, "mxfp4"}} {
-				c := benchRows[0].config
-				c.TokensHint, c.Weights, c.LoRARank = tokens, of.weights, of.rank
-				if of.rank > 0 {
-					c.LoRAAlpha = 32
-				}
-				b.Run(fmt.Sprintf("%s/%s/%d tokens/r=%d/turn=%d", benchRows[0].name, of.weights, tokens, of.rank, turn), func(b *testing.B) {
-					benchmarkPasses(b, c, moe.BF16, false)
-				})
-			}
-		}
-	}
-}
-
 // BenchmarkGradients measures the formats of weights' gradients: 16 and 32 bits,
 // overwritten and accumulated.
 func BenchmarkGradients(b *testing.B) {
