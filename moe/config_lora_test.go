@@ -230,6 +230,9 @@ func TestLoRAErrors(t *testing.T) {
 	f = tr.Args
 	f.LoraU.Shape.Dims[1] = 8
 	require.ErrorContains(t, tr.Call().Forward(tr.Stream(), f), "LoraU is bf16 [6 8], must be bf16 [6 16]")
+	f = tr.Args
+	f.Units = f.Workspace
+	require.ErrorContains(t, tr.Call().Forward(tr.Stream(), f), "must be none: only packed weights have units, and those of a layer with LoRARank only with LoRAAdapters")
 	withBackward(t, tr, moe.BF16)
 	tr.Back.DW1 = moe.Gradient{Tensor: tr.Args.W1}
 	require.ErrorContains(t, tr.Call().Backward(tr.Stream(), tr.Back), "DW1 is bf16 [4 64 64], must be none: a layer with LoRARank has gradients of the adapter's factors")

@@ -79,7 +79,7 @@ func (c *Call) checkUnits(b Buffer) {
 	need := c.layer.unitsBytes()
 	switch {
 	case need == 0:
-		c.check.fail("Units", fmt.Sprintf("%d bytes", b.Bytes), "none: only packed weights of layers without adapters have units")
+		c.check.fail("Units", fmt.Sprintf("%d bytes", b.Bytes), "none: only packed weights have units, and those of a layer with LoRARank only with LoRAAdapters")
 	case b.Bytes < need:
 		c.check.fail("Units", fmt.Sprintf("%d bytes", b.Bytes), fmt.Sprintf("at least %d bytes (Layer.Sizes, Units)", need))
 	default:

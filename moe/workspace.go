@@ -231,7 +231,8 @@ type Sizes struct {
 	// Units is the size of ForwardArgs.Units for any number of tokens: the bytes of packed
 	// weights, with columns rounded up to a multiple of 128. Scales of two bytes or less take 4 bytes
 	// if the layer's Type cannot represent them, and zero points take 2. Units is 0 for plain weights
-	// and for layers with one adapter, which is trained.
+	// and for a layer with one adapter, which is trained: its products add the adapter in the kernels
+	// of large batches alone.
 	Units int64
 }
 

@@ -80,7 +80,8 @@ type Config struct {
 	// alpha by LoRARank over its rank, or by the root of that with RSLoRA. The factors have the
 	// layer's Type: a program that keeps them in FP32 rounds them before each pass, and may take
 	// their gradients in FP32. An adapter has no dropout: see examples/bench/h200/experiments.md.
-	// Passes over few tokens run the kernels of large batches.
+	// Passes over few tokens run the kernels of large batches, and packed weights have no units. To
+	// serve the adapter, copy its factors to a layer with LoRAAdapters.
 	LoRARank  int
 	LoRAAlpha float64
 	RSLoRA    bool
