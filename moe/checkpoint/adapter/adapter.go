@@ -47,8 +47,12 @@ var tensorIDs = []spec.TensorID{spec.TensorLoraA1, spec.TensorLoraB1, spec.Tenso
 type File struct {
 	// Layout is the layout of the file.
 	Layout Layout
-	// Outside lists the tensors that are no factors of routed experts, such as factors of attention.
+	// Outside lists the tensors that are no factors of routed experts: factors of attention, of the
+	// router or of shared experts, and the weights that modules_to_save names.
 	Outside []string
+	// Assumed lists settings that Open does not follow, such as dropout, and fields that it does not
+	// know.
+	Assumed []string
 
 	settings settings
 	file     *safetensors.File
@@ -68,7 +72,7 @@ func Open(ctx context.Context, dir string) (*File, error) {
 }
 
 func (f *File) open(ctx context.Context, dir string) (err error) {
-	if f.settings, err = readSettings(ctx, dir); err != nil {
+	if f.settings, f.Assumed, err = readSettings(ctx, dir); err != nil {
 		return fmt.Errorf("%s: %w", settingsFile, err)
 	}
 	if f.file, err = safetensors.Open(ctx, filepath.Join(dir, tensorsFile)); err != nil {

@@ -1,7 +1,10 @@
 package adapter
 
 import (
+	"encoding/json"
 	"fmt"
+	"maps"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -171,8 +174,11 @@ func TestRefused(t *testing.T) {
 		"rank's type": {`{"peft_type": "LORA", "r": "4", "lora_alpha": 4}`, nil, "r is of type string, must be int"},
 		"alpha":       {`{"peft_type": "LORA", "r": 4}`, nil, "lora_alpha is 0, must be above 0"},
 		"twice":       {`{"peft_type": "LORA", "r": 4, "r": 8, "lora_alpha": 4}`, nil, "twice"},
-		"pattern":     {`{"peft_type": "LORA", "r": 4, "lora_alpha": 4, "rank_pattern": {"q": 8}}`, nil, "rank_pattern or alpha_pattern has entries, must be empty"},
-		"dora":        {`{"peft_type": "LORA", "r": 4, "lora_alpha": 4, "use_dora": true}`, nil, "use_dora is true, must be false"},
+		"pattern":     {`{"peft_type": "LORA", "r": 4, "lora_alpha": 4, "rank_pattern": {"q": 8}}`, nil, "rank_pattern is map[q:8], must be empty, null or false"},
+		"dora":        {`{"peft_type": "LORA", "r": 4, "lora_alpha": 4, "use_dora": true}`, nil, "use_dora is true, must be empty, null or false"},
+		"biases":      {`{"peft_type": "LORA", "r": 4, "lora_alpha": 4, "bias": "all"}`, nil, `bias is "all", must be "none"`},
+		"initial":     {`{"peft_type": "LORA", "r": 4, "lora_alpha": 4, "init_lora_weights": "pissa_niter_16"}`, nil, `init_lora_weights is "pissa_niter_16", must be true`},
+		"whole":       {"", []safetensors.Source{source(at+"gate_up_proj", nil, 0, 4)}, "is of routed experts, must be lora_A.weight or lora_B.weight"},
 		"no experts":  {"", []safetensors.Source{source("layers.0.q.lora_A", nil, 0, 4)}, "no tensor is a factor of routed experts"},
 		"no B":        {"", wrap(4, 16, 48, 3)[:1], `has no lora_B, must have one`},
 		"inputs":      {"", wrap(4, 17, 48, 3), "are [12 17] and [48 12], must be [12 48] and [32 12], or [12 16] and [48 12]"},
@@ -212,6 +218,60 @@ func TestRefused(t *testing.T) {
 	require.ErrorContains(t, Write(t.TempDir(), "vllm", "layers.%d.experts", c, nil), `layout`)
 	require.ErrorContains(t, Write(t.TempDir(), PEFT, "layers.experts", c, nil), `must be a name with one %d`)
 	require.ErrorContains(t, Write(t.TempDir(), PEFT, "layers.%d.experts", c, map[int]Factors{0: {}}), "layer 0: LoraA1 has 0 elements, must have 1152")
+}
+
+// TestSettings opens an adapter with each field of adapter_config.json set. A field is followed,
+// refused, or named in Assumed.
+func TestSettings(t *testing.T) {
+	dir := filepath.Join("testdata", "peft")
+	text, err := os.ReadFile(filepath.Join(dir, settingsFile))
+	require.NoError(t, err)
+	tensors, err := os.ReadFile(filepath.Join(dir, tensorsFile))
+	require.NoError(t, err)
+	opened := func(change map[string]any) ([]string, error) {
+		all := map[string]any{}
+		require.NoError(t, json.Unmarshal(text, &all))
+		maps.Copy(all, change)
+		changed, err := json.Marshal(all)
+		require.NoError(t, err)
+		dir := t.TempDir()
+		require.NoError(t, os.WriteFile(filepath.Join(dir, settingsFile), changed, 0o600))
+		require.NoError(t, os.WriteFile(filepath.Join(dir, tensorsFile), tensors, 0o600))
+		f, err := Open(t.Context(), dir)
+		if err != nil {
+			return nil, err
+		}
+		return f.Assumed, f.Close()
+	}
+	assumed, err := opened(nil)
+	require.NoError(t, err)
+	require.Empty(t, assumed)
+	for _, name := range variants {
+		for _, v := range []any{true, "all", []any{[]any{0, 4}}, map[string]any{"q_proj": 8}} {
+			_, err := opened(map[string]any{name: v})
+			require.ErrorContains(t, err, name+" is ", "%v", v)
+		}
+	}
+	for _, how := range []string{"pissa", "pissa_niter_16", "olora", "OLoRA", "corda", "loftq", "lora_ga"} {
+		_, err := opened(map[string]any{"init_lora_weights": how})
+		require.ErrorContains(t, err, "init_lora_weights is ", how)
+	}
+	for want, change := range map[string]map[string]any{
+		"":                        {"init_lora_weights": "gaussian", "layers_to_transform": []int{0, 1}, "inference_mode": false},
+		"lora_dropout is 0.1: ":   {"lora_dropout": 0.1},
+		"velora_config is set: ":  {"velora_config": map[string]any{"rank": 1}},
+		"use_other is true: ":     {"use_other": true},
+		"other_pattern is map[a:": {"other_pattern": map[string]any{"a": 1}},
+	} {
+		assumed, err := opened(change)
+		require.NoError(t, err)
+		if want == "" {
+			require.Empty(t, assumed)
+			continue
+		}
+		require.Len(t, assumed, 1)
+		require.Contains(t, assumed[0], want)
+	}
 }
 
 // TestPEFTReads lets PEFT read an adapter that Write wrote, and compares the sums.

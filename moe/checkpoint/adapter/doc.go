@@ -25,5 +25,9 @@
 // 8. Config changes alpha with the rank, so the scale of the products stays the same. LoadPlace puts
 // an adapter into a layer's table of adapters.
 //
+// Open refuses what a layer cannot compute: DoRA and other variants of LoRA, ranks and alphas for each
+// module, trained biases, and initial values for which PEFT changes the base weights, such as PiSSA.
+// [File.Assumed] lists the settings that Open does not follow, such as dropout.
+//
 // v1 does not promise this package.
 package adapter

@@ -56,6 +56,9 @@ var projections = map[string]struct {
 func parse(name string) (k key, ok bool, err error) {
 	m := ofExperts.FindStringSubmatch(name)
 	if m == nil {
+		if strings.Contains(name, ".experts.") {
+			return k, false, fmt.Errorf("tensor %q is of routed experts, must be lora_A.weight or lora_B.weight of experts of layers.N", name)
+		}
 		return k, false, nil
 	}
 	k.expert, k.isB = -1, m[3] == "B"

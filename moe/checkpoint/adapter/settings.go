@@ -5,8 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"path/filepath"
+	"slices"
+	"strings"
 
 	"sonicmoe/internal/disk"
 	"sonicmoe/internal/strict"
@@ -21,40 +24,55 @@ const (
 
 // settings are the fields of adapter_config.json that decide what the factors mean.
 type settings struct {
-	Type        string         `json:"peft_type"`
-	Rank        int            `json:"r"`
-	Alpha       float64        `json:"lora_alpha"`
-	RSLoRA      bool           `json:"use_rslora"`
-	DoRA        bool           `json:"use_dora"`
-	FanInOut    bool           `json:"fan_in_fan_out"`
-	Bias        bool           `json:"lora_bias"`
-	RankOf      map[string]any `json:"rank_pattern"`
-	AlphaOf     map[string]any `json:"alpha_pattern"`
-	Dropout     float64        `json:"lora_dropout"`
-	Parameters  []string       `json:"target_parameters"`
-	Modules     any            `json:"target_modules"`
-	Biases      string         `json:"bias"`
-	ToSave      []string       `json:"modules_to_save"`
-	Replication []any          `json:"layer_replication"`
+	Type       string   `json:"peft_type"`
+	Rank       int      `json:"r"`
+	Alpha      float64  `json:"lora_alpha"`
+	RSLoRA     bool     `json:"use_rslora"`
+	Dropout    float64  `json:"lora_dropout"`
+	Biases     string   `json:"bias"`
+	Init       any      `json:"init_lora_weights"`
+	Parameters []string `json:"target_parameters"`
+	Modules    any      `json:"target_modules"`
 }
 
-// readSettings reads and checks adapter_config.json.
-func readSettings(ctx context.Context, dir string) (s settings, err error) {
+// variants are the fields of variants of LoRA that a layer cannot compute.
+var variants = []string{
+	"alora_invocation_tokens", "alpha_pattern", "arrow_config", "fan_in_fan_out", "kasa_config", "layer_replication", "lora_bias",
+	"monteclora_config", "rank_pattern", "use_bdlora", "use_dora", "use_qalora",
+}
+
+// changing are the beginnings of the values of init_lora_weights with which PEFT subtracts the first
+// factors from the base weights, or quantises these weights. The file does not have the new weights.
+var changing = []string{"corda", "loftq", "lora_ga", "olora", "pissa"}
+
+// others are the fields that do not change what an adapter adds to the experts. Some say which weights
+// have factors, which the tensors' names and shapes tell too.
+var others = []string{
+	"auto_mapping", "base_model_name_or_path", "corda_config", "ensure_weight_tying", "eva_config", "exclude_modules", "inference_mode",
+	"layers_pattern", "layers_to_transform", "loftq_config", "lora_ga_config", "megatron_config", "megatron_core", "modules_to_save",
+	"peft_version", "qalora_group_size", "revision", "runtime_config", "task_type", "trainable_token_indices",
+}
+
+// readSettings reads and checks adapter_config.json. It also returns what it assumes about the file.
+func readSettings(ctx context.Context, dir string) (s settings, assumed []string, err error) {
 	data, err := disk.ReadFile(ctx, disk.OS, filepath.Join(dir, settingsFile), maxSettings)
 	if err != nil {
-		return s, err
+		return s, nil, err
 	}
 	err = strict.Unmarshal(data, &s)
 	if wrong := new(json.UnmarshalTypeError); errors.As(err, &wrong) {
-		return s, fmt.Errorf("%s is of type %s, must be %v", wrong.Field, wrong.Value, wrong.Type)
+		return s, nil, fmt.Errorf("%s is of type %s, must be %v", wrong.Field, wrong.Value, wrong.Type)
 	}
-	if err != nil {
-		return s, err
+	all := map[string]any{}
+	if err = errors.Join(err, json.Unmarshal(data, &all)); err != nil {
+		return s, nil, err
 	}
-	return s, s.check()
+	return s, s.assumed(all), errors.Join(s.check(), checkVariants(all))
 }
 
 func (s *settings) check() error {
+	init, _ := s.Init.(string)
+	changes := slices.ContainsFunc(changing, func(of string) bool { return strings.HasPrefix(strings.ToLower(init), of) })
 	switch {
 	case s.Type != "LORA":
 		return fmt.Errorf("peft_type is %q, must be \"LORA\"", s.Type)
@@ -62,18 +80,50 @@ func (s *settings) check() error {
 		return fmt.Errorf("r is %d, must be 1 to %d", s.Rank, maxRank)
 	case !(s.Alpha > 0) || math.IsInf(s.Alpha, 0):
 		return fmt.Errorf("lora_alpha is %v, must be above 0", s.Alpha)
-	case len(s.RankOf) > 0 || len(s.AlphaOf) > 0:
-		return errors.New("rank_pattern or alpha_pattern has entries, must be empty: a layer has one rank and one alpha")
-	case s.DoRA:
-		return errors.New("use_dora is true, must be false")
-	case s.FanInOut:
-		return errors.New("fan_in_fan_out is true, must be false")
-	case s.Bias:
-		return errors.New("lora_bias is true, must be false")
-	case len(s.Replication) > 0:
-		return errors.New("layer_replication has entries, must be empty")
+	case s.Biases != "" && s.Biases != "none":
+		return fmt.Errorf("bias is %q, must be \"none\": an adapter of experts has no biases", s.Biases)
+	case changes:
+		return fmt.Errorf("init_lora_weights is %q, must be true: PEFT changes the base weights for it, and the file has no changed weights; save_pretrained with path_initial_model_for_weight_conversion makes an adapter of the unchanged weights", init)
 	}
 	return nil
+}
+
+// checkVariants refuses variants of LoRA that a layer cannot compute.
+func checkVariants(all map[string]any) error {
+	for _, name := range variants {
+		if v := all[name]; !isUnset(v) {
+			return fmt.Errorf("%s is %v, must be empty, null or false: a layer adds (alpha/r)·B·A, with one r and one alpha", name, v)
+		}
+	}
+	return nil
+}
+
+// assumed lists the settings that Open does not follow.
+func (s *settings) assumed(all map[string]any) (list []string) {
+	if s.Dropout != 0 {
+		list = append(list, fmt.Sprintf("lora_dropout is %v: training goes on without dropout", s.Dropout))
+	}
+	if v := all["velora_config"]; !isUnset(v) {
+		list = append(list, "velora_config is set: training goes on with exact gradients")
+	}
+	known := slices.Concat(others, variants, []string{"peft_type", "r", "lora_alpha", "use_rslora", "lora_dropout", "bias", "init_lora_weights", "target_parameters", "target_modules", "velora_config"})
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		if v := all[name]; !isUnset(v) && !slices.Contains(known, name) {
+			list = append(list, fmt.Sprintf("%s is %v: a field that this package does not know and does not use", name, v))
+		}
+	}
+	return list
+}
+
+// isUnset reports whether a value of a JSON file is null, false, 0 or empty.
+func isUnset(v any) bool {
+	switch v := v.(type) {
+	case map[string]any:
+		return len(v) == 0
+	case []any:
+		return len(v) == 0
+	}
+	return v == nil || v == false || v == 0.0 || v == ""
 }
 
 // text returns adapter_config.json. The file names the adapted weights in target_modules for the

@@ -108,16 +108,47 @@ def save_adapter(model: nn.Module, directory: str | os.PathLike, layout: str = "
     (directory / _SETTINGS).write_text(json.dumps(settings, indent=2) + "\n")
 
 
+# The fields of variants of LoRA that a layer cannot compute.
+_VARIANTS = (
+    "alora_invocation_tokens", "alpha_pattern", "arrow_config", "fan_in_fan_out", "kasa_config", "layer_replication", "lora_bias",
+    "monteclora_config", "rank_pattern", "use_bdlora", "use_dora", "use_qalora",
+)  # fmt: skip
+# The beginnings of the values of init_lora_weights with which PEFT subtracts the first factors from
+# the base weights, or quantises these weights. The file does not have the new weights.
+_CHANGING = ("corda", "loftq", "lora_ga", "olora", "pissa")
+# The fields that load_adapter follows, and those that do not change what an adapter adds to the
+# experts. Some say which weights have factors, which the tensors' names and shapes tell too.
+_KNOWN = (
+    "auto_mapping", "base_model_name_or_path", "bias", "corda_config", "ensure_weight_tying", "eva_config", "exclude_modules", "inference_mode",
+    "init_lora_weights", "layers_pattern", "layers_to_transform", "loftq_config", "lora_alpha", "lora_dropout", "lora_ga_config", "megatron_config",
+    "megatron_core", "modules_to_save", "peft_type", "peft_version", "qalora_group_size", "r", "revision", "runtime_config", "target_modules",
+    "target_parameters", "task_type", "trainable_token_indices", "use_rslora", "velora_config",
+)  # fmt: skip
+
+
 def _settings(directory: Path) -> tuple[int, float, bool]:
-    """Returns rank, alpha and rslora of an adapter. Raises an error for what a layer cannot do."""
+    """Returns rank, alpha and rslora of an adapter. Raises an error for what a layer cannot do, and
+    warns of what load_adapter does not follow."""
     s = json.loads((directory / _SETTINGS).read_text())
     if s.get("peft_type") != "LORA":
         raise ArgumentError(f"peft_type is {s.get('peft_type')!r}, must be 'LORA'")
-    for field in ("use_dora", "fan_in_fan_out", "lora_bias", "rank_pattern", "alpha_pattern", "layer_replication"):
+    for field in _VARIANTS:
         if s.get(field):
-            raise ArgumentError(f"{field} is {s[field]!r}, must be empty or false")
+            raise ArgumentError(f"{field} is {s[field]!r}, must be empty, None or False: a layer adds (alpha/r)·B·A, with one r and one alpha")
+    if s.get("bias") not in (None, "none"):
+        raise ArgumentError(f"bias is {s['bias']!r}, must be 'none': an adapter of experts has no biases")
+    if str(s.get("init_lora_weights")).lower().startswith(_CHANGING):
+        raise ArgumentError(
+            f"init_lora_weights is {s['init_lora_weights']!r}, must be True: PEFT changes the base weights for it, and the file has no changed weights; "
+            "save_pretrained with path_initial_model_for_weight_conversion makes an adapter of the unchanged weights"
+        )
     if s.get("lora_dropout"):
         warnings.warn(f"the adapter was trained with lora_dropout {s['lora_dropout']}; training here has no dropout", stacklevel=3)
+    if s.get("velora_config"):
+        warnings.warn("the adapter was trained with velora_config; training here has exact gradients", stacklevel=3)
+    for field in sorted(s.keys() - {*_KNOWN, *_VARIANTS}):
+        if s[field]:
+            warnings.warn(f"{field} is {s[field]!r} in {_SETTINGS}: load_adapter does not know the field and does not use it", stacklevel=3)
     return s["r"], s["lora_alpha"], bool(s.get("use_rslora"))
 
 
@@ -202,9 +233,10 @@ class _Reader:
 def load_adapter(model: nn.Module, directory: str | os.PathLike, dtype: torch.dtype = torch.float32) -> list[str]:
     """Reads the adapters of a model's layers from the files of PEFT, vLLM or SGLang, in any of the
     three layouts. A layer without an adapter gets one by add_lora. If a layer has an adapter already,
-    the file must have the same rank, alpha and rslora. Training goes on without dropout. If the file
-    had some, there is a warning. Returns the names of tensors that are no
-    factors of a layer's experts, such as factors of attention."""
+    the file must have the same rank, alpha and rslora. Variants of LoRA raise an error. Training goes
+    on without dropout. Dropout in the file and fields that are not known cause a warning. Returns the
+    names of tensors that are no factors of a layer's experts: factors of attention, of the router or
+    of shared experts, and the weights that modules_to_save names."""
     from safetensors.torch import load_file
 
     directory = Path(directory)

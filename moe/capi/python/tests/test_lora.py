@@ -260,13 +260,22 @@ def test_wrong_files(device, tmp_path):
         ({"base_model.model.other.experts.lora_A.weight": torch.zeros(4, 128)}, "is of no layer or no expert of the model"),
         (dict.fromkeys(right) | {"q.weight": torch.zeros(1)}, "has no factors of mlp.experts, must have some of each layer"),
         ('{"peft_type": "IA3"}', "peft_type is 'IA3', must be 'LORA'"),
-        (text.replace('"use_dora": false', '"use_dora": true'), "use_dora is True, must be empty or false"),
+        (text.replace('"use_dora": false', '"use_dora": true'), "use_dora is True, must be empty, None or False"),
+        (text.replace('"use_dora": false', '"use_qalora": true'), "use_qalora is True, must be empty, None or False"),
+        (text.replace('"use_dora": false', '"rank_pattern": {"q": 8}'), "rank_pattern is {'q': 8}, must be empty"),
+        (text.replace('"bias": "none"', '"bias": "all"'), "bias is 'all', must be 'none'"),
+        (text.replace('"use_dora": false', '"init_lora_weights": "pissa_niter_16"'), "init_lora_weights is 'pissa_niter_16', must be True"),
     ):
         (tmp_path / "adapter_config.json").write_text(change if isinstance(change, str) else text)
         tensors = right if isinstance(change, str) else {n: t for n, t in (right | change).items() if t is not None}
         safetensors.save_file(tensors, tmp_path / "adapter_model.safetensors")
         with pytest.raises(sonicmoe_go.ArgumentError, match=said):
             sonicmoe_go.load_adapter(of, tmp_path)
+    (tmp_path / "adapter_config.json").write_text(text.replace('"use_dora": false', '"use_other": true'))
+    safetensors.save_file(right, tmp_path / "adapter_model.safetensors")
+    with pytest.warns(UserWarning, match="use_other is True in adapter_config.json: load_adapter does not know the field"):
+        assert sonicmoe_go.load_adapter(of, tmp_path) == []
+    of.mlp = sonicmoe_go.SonicMoE(128, 64, 4, 2, device=device)
     with pytest.raises(sonicmoe_go.ArgumentError, match="layers with 0 kinds of adapters"):
         sonicmoe_go.save_adapter(of, tmp_path)
     with pytest.raises(sonicmoe_go.ArgumentError, match="layout is 'vllm', must be one of peft, per-expert, stacked"):
