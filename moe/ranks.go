@@ -50,7 +50,7 @@ func init() {
 	hook.Ranks = hook.Steps[*Call, ForwardArgs, BackwardArgs, Gradient]{
 		Check: (*Call).checkRanks, Split: (*Call).split, Entries: step(exchange.EntriesKernel), Shift: step(exchange.ShiftKernel), Rows: step(exchange.RowsKernel),
 		Arrange: step(exchange.ArrangeKernel), Experts: (*Call).expertsOfRank, Sum: (*Call).sumRanks, Returned: (*Call).returned,
-		CheckBackward: (*Call).checkRanksBackward, GradientScores: (*Call).gradientScores, GradientRows: (*Call).gradientRows, GradientUp: (*Call).gradientUp, GradientBias: (*Call).gradientBias, NoWeights: (*Call).noWeights,
+		CheckBackward: (*Call).checkRanksBackward, GradientScores: (*Call).gradientScores, GradientRows: (*Call).gradientRows, GradientUp: (*Call).gradientUp, ExpertSums: (*Call).expertSums, NoWeights: (*Call).noWeights,
 		GradientsReturned: (*Call).gradientsReturned, GradientLogits: (*Call).gradientLogits, GradientTokens: (*Call).gradientTokens,
 		RouterInputs: (*Call).routerInputs, BiasInputs: (*Call).biasInputs, GradientRouter: (*Call).gradientRouter, SumRouter: (*Call).sumRouter,
 		SharedRows: (*Call).sharedGradientRows, SharedPart: (*Call).sharedPart, AddParts: (*Call).addParts,

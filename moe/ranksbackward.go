@@ -44,9 +44,6 @@ func (c *Call) checkRanksBackward(b *BackwardArgs) error {
 	c.check.optional("DX", b.DX, grad.DX, true)
 	c.check.optional("DScores", b.DScores, grad.DScores, true)
 	c.check.gradients(spec.RouterWeights, &b.WeightGradients, &grad)
-	if !b.DExpertScale.IsZero() {
-		c.check.fail("DExpertScale", b.DExpertScale.Shape.String(), "none: a group does not make it yet")
-	}
 	shared := sharedWeights()
 	want := of.Shapes(t)
 	c.check.weights(shared, &b.Weights, &want)
@@ -104,7 +101,7 @@ func (c *Call) gradientRows(s driver.Stream, b BackwardArgs, dlogits, router, dx
 		which := kernel.DXGivenKernel
 		if dlogits != 0 {
 			which = kernel.DXKernel
-			launch(q, exchange.WordsKernel, exchange.WordsArgs{From: dlogits, Index: r.at(r.w.pairs), To: r.at(r.w.dlogitByRow), Count: r.rows})
+			r.byRow(dlogits)
 		}
 		launch(q, which, kernel.DXArgs{
 			DH: r.at(r.w.dh), W1: r.W1.Ptr, W3: r.W3.Ptr, U: r.at(r.w.v), LoraA1: r.LoraA1.Ptr, DX: dx, DLogitByRow: r.at(r.w.dlogitByRow), RouterWeights: router,
@@ -115,17 +112,24 @@ func (c *Call) gradientRows(s driver.Stream, b BackwardArgs, dlogits, router, dx
 	return inverse, err
 }
 
-// gradientBias queues the sums of the logits' gradients of each expert of a rank. If rows is true, the
-// sums include the gradients of the chosen logits, which gradientRows has put in the order of the packed
-// rows. of has the other fields.
-func (c *Call) gradientBias(s driver.Stream, b BackwardArgs, rows bool, of training.ExpertSumsArgs) error {
+// expertSums queues sums for each expert of a rank. values [L] f32, unless 0, is in the order of the list.
+// of has the other fields.
+func (c *Call) expertSums(s driver.Stream, b BackwardArgs, values driver.DevicePtr, of training.ExpertSumsArgs) error {
 	return c.steps(s, func(q *queue) {
-		if rows {
+		if values != 0 {
 			r := q.ranksRun(&b)
-			of.Rows, of.Offsets = r.at(r.w.dlogitByRow), r.at(r.w.offsets)
+			of.Rows, of.Offsets = r.byRow(values), r.at(r.w.offsets)
 		}
 		launch(q, exchange.SumsKernel, of)
 	})
+}
+
+// byRow brings values [L] f32 from the order of the list to the order of the packed rows, and returns
+// their new address.
+func (r *backwardRun) byRow(values driver.DevicePtr) driver.DevicePtr {
+	to := r.at(r.w.dlogitByRow)
+	launch(r.queue, exchange.WordsKernel, exchange.WordsArgs{From: values, Index: r.at(r.w.pairs), To: to, Count: r.rows})
+	return to
 }
 
 // gradientUp queues dW1 of a rank's experts, or the gradients of the adapter's factors for W1. It comes
@@ -153,8 +157,9 @@ func (c *Call) gradientsReturned(b BackwardArgs) (scores, rows driver.DevicePtr)
 
 // gradientLogits queues the gradients of the logits. Their input is the gradients of the scores,
 // which the other ranks have sent back. byPlace [P] f32, unless 0, has the gradients of the chosen
-// logits in the order of the P pairs that this rank has sent.
-func (c *Call) gradientLogits(s driver.Stream, b BackwardArgs, inverse driver.DevicePtr) (byPlace driver.DevicePtr, err error) {
+// logits in the order of the P pairs that this rank has sent. scales [P] f32 has the parts of the
+// gradients of the experts' scales in the same order, if the layer has such scales.
+func (c *Call) gradientLogits(s driver.Stream, b BackwardArgs, inverse driver.DevicePtr) (byPlace, scales driver.DevicePtr, err error) {
 	err = c.steps(s, func(q *queue) {
 		r := q.homeRun(&b, inverse)
 		which := exchange.ScoresGivenKernel
@@ -169,8 +174,9 @@ func (c *Call) gradientLogits(s driver.Stream, b BackwardArgs, inverse driver.De
 		if !r.dense() {
 			byPlace = r.at(r.w.dlogitByRow)
 		}
+		scales = r.at(r.w.scaleByRow)
 	})
-	return byPlace, err
+	return byPlace, scales, err
 }
 
 // homeRun returns the state of a backward pass of a home layer. The rows that other ranks send back

@@ -34,8 +34,8 @@ type BackwardArgs struct {
 	DX, DScores moe.Tensor
 	// WeightGradients have the shapes of the rank's weights. A rank gets the whole gradients of its
 	// experts. DRouter is the same on all ranks, and either all want it or none does. The same is
-	// true of the gradients of shared experts, of DRouterBias, and of DB2, the gradient of the experts'
-	// second biases. Gradients of expert scales are not made yet.
+	// true of the gradients of shared experts, of DRouterBias, of DExpertScale, and of DB2, the gradient of
+	// the experts' second biases.
 	moe.WeightGradients
 	// Workspace has Sizes.BackwardWorkspace bytes.
 	Workspace moe.Buffer
@@ -55,7 +55,7 @@ func (r *Rank) Backward(ctx context.Context, s driver.Stream, a BackwardArgs) er
 		phase string
 		run   func(at Step) error
 	}{
-		{"wanted", p.wanted}, {"shared experts", p.shared}, {"losses", p.losses}, {"dispatch", p.dispatch}, {"scores", p.scores}, {"logits", p.logits}, {"return", p.giveBack}, {"router", p.sumRouter}, {"partials", p.partials}, {"biases", p.biases}, {"router bias", p.routerBias},
+		{"wanted", p.wanted}, {"shared experts", p.shared}, {"losses", p.losses}, {"dispatch", p.dispatch}, {"scores", p.scores}, {"logits", p.logits}, {"return", p.giveBack}, {"router", p.sumRouter}, {"partials", p.partials}, {"biases", p.biases}, {"router bias", p.routerBias}, {"expert scales", p.expertScales},
 	} {
 		if err != nil {
 			break
@@ -78,12 +78,12 @@ type backward struct {
 	// for the layer of its experts.
 	atHome, experts moe.BackwardArgs
 	// byPlace has the gradients of the chosen logits in the order of the sent pairs, or is 0 if the
-	// experts do not need them.
-	byPlace driver.DevicePtr
-	inputs  exchange.RouterInputs
-	ranges  ranges
-	summed  drouter.DRouter // the gradient that inputs are for
-	back    []Exchange      // the exchanges of the rows of dX, one for each chunk
+	// experts do not need them. scales has the parts of the gradients of the experts' scales in this order.
+	byPlace, scales driver.DevicePtr
+	inputs          exchange.RouterInputs
+	ranges          ranges
+	summed          drouter.DRouter // the gradient that inputs are for
+	back            []Exchange      // the exchanges of the rows of dX, one for each chunk
 }
 
 // backwardLayout has the offsets in bytes of the parts of the workspace.
@@ -100,7 +100,7 @@ type backwardLayout struct {
 	partials int64
 	own      int64 // the partial sums of this rank
 	biases   int64 // the gradient of b2 of all experts
-	sums     int64 // the gradients of the router's biases of this rank's experts
+	sums     int64 // gradients of the router's biases, or of the scales, of this rank's experts
 	dense    int64 // gradients of the logits of all ranks' tokens, for the router's biases
 	shared   sharedLayout
 	losses   lossesLayout
@@ -211,7 +211,7 @@ func (p *backward) choices() (list []choice) {
 		given bool
 	}{
 		{"DX", p.wantsDX()}, {"DRouter", p.wantsRouter()}, {"DLogits", !p.of.DLogits.IsZero()}, {"DB2", p.wantsB2()}, {"DRouterBias", p.wantsRouterBias()},
-		{"DSharedGate", !p.of.DSharedGate.IsZero()}, {"RouterLosses", !p.of.RouterLosses.IsZero()},
+		{"DExpertScale", !p.of.DExpertScale.IsZero()}, {"DSharedGate", !p.of.DSharedGate.IsZero()}, {"RouterLosses", !p.of.RouterLosses.IsZero()},
 	} {
 		word := int64(0)
 		if o.given {
@@ -297,7 +297,7 @@ func (p *backward) scores(at Step) (err error) {
 	if err := p.move(at, p.s, p.pairsBack(4, made, to)); err != nil || p.mine == 0 {
 		return err
 	}
-	p.byPlace, err = steps.GradientLogits(p.call, p.s, p.atHome, p.split.Places)
+	p.byPlace, p.scales, err = steps.GradientLogits(p.call, p.s, p.atHome, p.split.Places)
 	return err
 }
 
@@ -378,32 +378,56 @@ func (p *backward) giveBack(at Step) error {
 
 // routerBias computes the gradient of the router's biases. The owner of an expert adds the gradients
 // of its logits in the order of the rows, then in the order of the tokens if all logits have gradients.
-// Every rank gets all sums.
 func (p *backward) routerBias(at Step) error {
 	if !p.wantsRouterBias() {
 		return nil
 	}
-	own := p.of.DRouterBias
-	first, count := p.Experts()
-	of := training.ExpertSumsArgs{Sums: p.at(p.b.sums), Tokens: int(sum(p.tokens)), Columns: p.Config.NumExperts}
-	if own.Accumulate {
-		of.Add = own.Ptr + driver.DevicePtr(4*first)
+	values, dense := driver.DevicePtr(0), driver.DevicePtr(0)
+	if training.Sparse(p.Config) {
+		values = p.at(p.b.dlogits)
 	}
 	if training.Dense(p.Config) || !p.of.DLogits.IsZero() || p.hasLosses() {
-		dense, err := p.allLogits(at)
-		if err != nil {
+		var err error
+		if dense, err = p.allLogits(at); err != nil {
 			return err
 		}
-		of.Dense = dense + driver.DevicePtr(4*first)
+		first, _ := p.Experts()
+		dense += driver.DevicePtr(4 * first)
 	}
-	rows := training.Sparse(p.Config) && p.receives(&p.counts, p.transport.Rank()) > 0
-	if err := steps.GradientBias(p.pass.experts, p.s, p.experts, rows, of); err != nil {
+	return p.sumExperts(at, p.of.DRouterBias, values, dense)
+}
+
+// expertScales computes the gradient of the experts' scales. The owner of an expert adds the parts of its
+// rows in the order of the rows.
+func (p *backward) expertScales(at Step) error {
+	if p.of.DExpertScale.IsZero() {
+		return nil
+	}
+	values := p.at(p.b.dlogits)
+	if err := p.move(at, p.s, p.pairsOut(4, p.scales, values)); err != nil {
 		return err
 	}
-	e := Exchange{Send: of.Sums, Receive: own.Ptr, Same: true}
+	return p.sumExperts(at, p.of.DExpertScale, values, 0)
+}
+
+// sumExperts computes a gradient [E], the sums of each expert. values has a value for each received
+// pair, or is 0. dense points to the column of this rank's first expert in values [T, E] of the tokens of
+// all ranks, or is 0. Every rank gets all sums.
+func (p *backward) sumExperts(at Step, to moe.Gradient, values, dense driver.DevicePtr) error {
+	first, count := p.Experts()
+	of := training.ExpertSumsArgs{Dense: dense, Sums: p.at(p.b.sums), Tokens: int(sum(p.tokens)), Columns: p.Config.NumExperts}
+	if to.Accumulate {
+		of.Add = to.Ptr + driver.DevicePtr(4*first)
+	}
+	if p.receives(&p.counts, p.transport.Rank()) == 0 {
+		values = 0
+	}
+	if err := steps.ExpertSums(p.pass.experts, p.s, p.experts, values, of); err != nil {
+		return err
+	}
+	e := Exchange{Send: of.Sums, Receive: to.Ptr, Same: true}
 	for rank := range p.transport.Ranks() {
-		experts := exchange.First(p.Config.NumExperts, p.transport.Ranks(), rank+1) - exchange.First(p.Config.NumExperts, p.transport.Ranks(), rank)
-		e.SendBytes, e.ReceiveBytes = append(e.SendBytes, 4*int64(count)), append(e.ReceiveBytes, 4*int64(experts))
+		e.SendBytes, e.ReceiveBytes = append(e.SendBytes, 4*int64(count)), append(e.ReceiveBytes, 4*int64(p.firstOf(rank+1)-p.firstOf(rank)))
 	}
 	return p.move(at, p.s, e)
 }

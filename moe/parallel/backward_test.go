@@ -34,8 +34,11 @@ func backwardCases() (list []testCase) {
 	shared, adapted := small, small
 	adapted.LoRARank, adapted.LoRAAlpha = 16, 8
 	shared.SharedExperts, shared.SharedGate = 1, true
+	scales := small
+	scales.ExpertScale, scales.RouterBias = true, true
 	list = append(list,
 		testCase{name: "shared, added", config: shared, tokens: []int{30, 0, 50}, twice: true},
+		testCase{name: "expert scales, added", config: scales, tokens: []int{30, 0, 50}, twice: true},
 		testCase{name: "adapter, added", config: adapted, tokens: []int{30, 0, 50}, twice: true},
 		testCase{name: "losses", config: shared, tokens: []int{30, 0, 51, 9}, losses: moe.Losses{Balance: 0.5, ZLoss: 0.25}},
 		testCase{name: "balance of sequences", config: small, tokens: []int{30, 0, 51, 9}, losses: moe.Losses{Balance: 0.5, Sequence: 15}},
@@ -63,13 +66,14 @@ func backwardCases() (list []testCase) {
 		"shared, gate, softmax over all": func(c *moe.Config) {
 			c.SharedExperts, c.SharedGate, c.Score, c.Activation, c.GateUp = 2, true, spec.SoftmaxAll, "gelu-tanh", ""
 		},
-		"softmax over all": func(c *moe.Config) { c.Score = spec.SoftmaxAll },
-		"biases":           func(c *moe.Config) { c.Bias, c.RouterBias = true, true },
-		"apart":            func(c *moe.Config) { c.GateUp = spec.Apart },
-		"no gate":          func(c *moe.Config) { c.Activation = "relu2" },
-		"scaled":           func(c *moe.Config) { c.ScoreScale = 2.5 },
-		"router in f32":    func(c *moe.Config) { c.RouterF32, c.Logits = true, spec.F32 },
-		"shared":           func(c *moe.Config) { c.SharedExperts = 2 },
+		"expert scales, softmax over all": func(c *moe.Config) { c.ExpertScale, c.Score = true, spec.SoftmaxAll },
+		"softmax over all":                func(c *moe.Config) { c.Score = spec.SoftmaxAll },
+		"biases":                          func(c *moe.Config) { c.Bias, c.RouterBias = true, true },
+		"apart":                           func(c *moe.Config) { c.GateUp = spec.Apart },
+		"no gate":                         func(c *moe.Config) { c.Activation = "relu2" },
+		"scaled":                          func(c *moe.Config) { c.ScoreScale = 2.5 },
+		"router in f32":                   func(c *moe.Config) { c.RouterF32, c.Logits = true, spec.F32 },
+		"shared":                          func(c *moe.Config) { c.SharedExperts = 2 },
 	} {
 		if testing.Short() && slices.Contains(alone, name) {
 			continue
@@ -121,6 +125,7 @@ func randomBackward(seed uint64) testCase {
 	c.config.SharedExperts = r.IntN(3)
 	c.config.SharedGate = c.config.SharedExperts > 0 && r.IntN(2) == 0
 	c.config.RouterBias = r.IntN(4) == 0
+	c.config.ExpertScale = r.IntN(3) == 0
 	if r.IntN(2) == 0 {
 		c.losses = moe.Losses{Balance: r.Float32(), ZLoss: r.Float32() * float32(r.IntN(2))}
 		for _, length := range r.Perm(c.total() + 1) {

@@ -18,7 +18,7 @@ var Sources func(t driver.Target, c spec.Config, opts any) ([]jit.Source, error)
 // Steps has the functions that queue the steps of a pass whose experts are spread over ranks. The type
 // parameters stand for *moe.Call, moe.ForwardArgs, moe.BackwardArgs and moe.Gradient, which this
 // package cannot import. A rank has two layers: one made with [OfRank] for its experts, and one made
-// with [Home] for its tokens. Experts, GradientScores, GradientRows, GradientUp, GradientBias and
+// with [Home] for its tokens. Experts, GradientScores, GradientRows, GradientUp, ExpertSums and
 // NoWeights take a call of the first layer. Check, CheckBackward and Rows take a call of either layer.
 // All other functions take a call of the second layer. Package exchange explains the symbols in
 // shapes.
@@ -57,9 +57,9 @@ type Steps[C, F, B, G any] struct {
 	// each entry, [L] u32. GradientUp comes after GradientRows, and queues the gradient of W1.
 	GradientRows func(c C, s driver.Stream, b B, dlogits, router, dx driver.DevicePtr) (inverse driver.DevicePtr, err error)
 	GradientUp   func(c C, s driver.Stream, b B) error
-	// GradientBias queues the sums of the gradients of logits of each expert. If rows is true, it comes
-	// after GradientRows with dlogits, and sums these, too. of has the other fields.
-	GradientBias func(c C, s driver.Stream, b B, rows bool, of training.ExpertSumsArgs) error
+	// ExpertSums comes after GradientRows, and queues sums for each expert. values [L] f32, unless 0, has
+	// a value for each entry of the received list. of has the other fields.
+	ExpertSums func(c C, s driver.Stream, b B, values driver.DevicePtr, of training.ExpertSumsArgs) error
 	// NoWeights queues zeros as the gradients of the weights, for a rank that received no tokens.
 	NoWeights func(c C, s driver.Stream, b B) error
 	// GradientsReturned returns two addresses, where the results of other ranks arrive: the
@@ -67,8 +67,9 @@ type Steps[C, F, B, G any] struct {
 	GradientsReturned func(c C, b B) (scores, rows driver.DevicePtr)
 	// GradientLogits queues the gradients of scores and logits, from the gradients of scores that
 	// other ranks have sent back. byPlace [P] f32 has the gradients of logits to send to the
-	// experts' ranks, or is 0 if these ranks need none.
-	GradientLogits func(c C, s driver.Stream, b B, places driver.DevicePtr) (byPlace driver.DevicePtr, err error)
+	// experts' ranks, or is 0 if these ranks need none. scales [P] f32 has the parts of the gradients of
+	// the experts' scales in the same order, for a layer with such scales.
+	GradientLogits func(c C, s driver.Stream, b B, places driver.DevicePtr) (byPlace, scales driver.DevicePtr, err error)
 	// GradientTokens queues the sum of the rows of dX that have come home.
 	GradientTokens func(c C, s driver.Stream, b B, places driver.DevicePtr) error
 	// RouterInputs queues the kernels that complete the inputs of GradientRouter, and
