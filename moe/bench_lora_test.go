@@ -67,39 +67,50 @@ func BenchmarkAdapters(b *testing.B) {
 	}
 }
 
-// BenchmarkLoRA measures training steps in turns: of all weights, of an adapter over a frozen base,
-// and of a frozen base without an adapter. The last has only dX and the scores' gradients.
+// BenchmarkLoRA measures forward passes and training steps in turns: steps of all weights, of an
+// adapter over a frozen base, and of a frozen base without an adapter. The last has only dX and the
+// scores' gradients.
 func BenchmarkLoRA(b *testing.B) {
 	skipUnlessGPU(b)
 	for _, tokens := range []int{8192, 32768} {
-		for turn := range 2 {
+		b.Run(fmt.Sprintf("T=%d", tokens), func(b *testing.B) {
+			type subject struct {
+				name    string
+				forward func() error
+				step    func() error
+				tr      *trial.Trial
+			}
+			var subjects []subject
 			for _, of := range []struct {
 				weights string
 				rank    int
-				frozen  bool
-			}{{"plain", 0, false}, {"plain", 0, true}, {"plain", 16, true}, {"plain", 64, true}, {"mxfp4", 0, true}, {"mxfp4", 16, true}} {
+			}{{"plain", 0}, {"plain", 16}, {"plain", 64}, {"mxfp4", 16}} {
 				c := benchRows[0].config
 				c.TokensHint, c.Weights, c.LoRARank = tokens, of.weights, of.rank
 				if of.rank > 0 {
 					c.LoRAAlpha = 32
 				}
-				b.Run(fmt.Sprintf("%s/T=%d/r=%d/frozen=%v/turn=%d", of.weights, tokens, of.rank, of.frozen, turn), func(b *testing.B) {
-					tr := newTrial(b, c, tokens, 1)
-					require.NoError(b, tr.PrepareBackward(17, moe.BF16))
-					back := tr.Back
-					if of.frozen {
-						back.DW1, back.DW2, back.DRouter = moe.Gradient{}, moe.Gradient{}, moe.Gradient{}
-					}
-					forward := func() error { return tr.Call().Forward(tr.Stream(), tr.Args) }
-					backward := func() error { return tr.Call().Backward(tr.Stream(), back) }
-					b.Run("forward", func(b *testing.B) { benchmarkPass(b, tr, forward) })
-					b.Run("backward", func(b *testing.B) { benchmarkPass(b, tr, backward) })
-					b.Run("step", func(b *testing.B) {
-						benchmarkPass(b, tr, func() error { return errors.Join(forward(), backward()) })
-					})
-				})
+				tr := newTrial(b, c, tokens, 1)
+				require.NoError(b, tr.PrepareBackward(17, moe.BF16))
+				all, frozen := tr.Back, tr.Back
+				frozen.DW1, frozen.DW2, frozen.DRouter = moe.Gradient{}, moe.Gradient{}, moe.Gradient{}
+				forward := func() error { return tr.Call().Forward(tr.Stream(), tr.Args) }
+				step := func(back moe.BackwardArgs) func() error {
+					return func() error { return errors.Join(forward(), tr.Call().Backward(tr.Stream(), back)) }
+				}
+				name := fmt.Sprintf("%s/r=%d", of.weights, of.rank)
+				subjects = append(subjects, subject{name, forward, step(frozen), tr})
+				if of.rank == 0 {
+					subjects = append(subjects, subject{name + "/all", forward, step(all), tr})
+				}
 			}
-		}
+			for turn := range 3 {
+				for _, s := range subjects {
+					b.Run(fmt.Sprintf("%s/forward/turn=%d", s.name, turn), func(b *testing.B) { benchmarkPass(b, s.tr, s.forward) })
+					b.Run(fmt.Sprintf("%s/step/turn=%d", s.name, turn), func(b *testing.B) { benchmarkPass(b, s.tr, s.step) })
+				}
+			}
+		})
 	}
 }
 
