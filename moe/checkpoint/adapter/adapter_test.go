@@ -274,6 +274,89 @@ func TestSettings(t *testing.T) {
 	}
 }
 
+// TestEarlyPEFT reads files of PEFT before 0.19.1, in which the columns of lora_A are outputs. In a
+// square weight only the other weight, or the version, tells them from the files of later versions.
+func TestEarlyPEFT(t *testing.T) {
+	square, plain, both := configs()[0], configs()[4], configs()[4]
+	square.Intermediate = square.Hidden / 2
+	both.Intermediate = both.Hidden
+	const at = "model.layers.0.mlp.experts"
+	for _, of := range []struct {
+		name    string
+		c       moe.Config
+		early   bool
+		version string
+		only    string // the one weight that the file adapts
+		wrong   string
+	}{
+		{"gated, early", configs()[0], true, "", "", ""},
+		{"square, early", square, true, "0.18.1", "", ""},
+		{"square, without a version", square, false, "", "", ""},
+		{"square and early, alone", square, true, "0.19.0", "gate_up_proj", `peft_version in adapter_config.json is "0.19.0", must be 0.19.1 or later`},
+		{"square and without a version, alone", square, false, "", "gate_up_proj", "do not tell whether its columns are inputs or outputs"},
+		{"square, alone", square, false, "0.19.1", "gate_up_proj", ""},
+		{"without gate, early", plain, true, "", "", ""},
+		{"without gate", plain, false, "", "", ""},
+		{"without gate, up alone, early", plain, true, "", "up_proj", ""},
+		{"without gate, up alone", plain, false, "0.21.2.dev0", "up_proj", ""},
+		{"without gate, square", both, false, "1.0", "", ""},
+		{"without gate, square, early", both, true, "0.18", "", "do not tell whether its columns are inputs or outputs"},
+	} {
+		t.Run(of.name, func(t *testing.T) {
+			want := random(of.c, 5)
+			first, second, err := unlay(of.c, want)
+			require.NoError(t, err)
+			var list []safetensors.Source
+			names := map[bool]string{true: `"gate_up_proj", "down_proj"`, false: `"up_proj", "down_proj"`}[of.c.Activation.Gated()]
+			if list = append(list, wrapped(at+".base_layer", first, of.early)...); of.only == "" {
+				list = append(list, wrapped(at, second, of.early)...)
+			} else {
+				list, names = wrapped(at, first, of.early), fmt.Sprintf("%q", of.only)
+				want.A2, want.B2 = make([]float32, len(want.A2)), make([]float32, len(want.B2))
+			}
+			text := fmt.Sprintf(`{"peft_type": "LORA", "r": 8, "lora_alpha": 12, "peft_version": %q, "target_parameters": [%s]}`, of.version, names)
+			f, err := Open(t.Context(), folder(t, text, list...))
+			require.NoError(t, err)
+			defer func() { require.NoError(t, f.Close()) }()
+			got, err := f.Factors(0, of.c)
+			if of.wrong != "" {
+				require.ErrorContains(t, err, of.wrong)
+				return
+			}
+			require.NoError(t, err)
+			require.Equal(t, want, got)
+		})
+	}
+}
+
+// wrapped returns the tensors of a wrapper of PEFT. In early files the columns of lora_A are outputs.
+func wrapped(name string, p *pair, early bool) []safetensors.Source {
+	in, out := p.in, p.out
+	if early {
+		in, out = out, in
+	}
+	a, b := make([]float32, p.experts*p.rank*in), make([]float32, out*p.rank*p.experts)
+	for e := range p.experts {
+		for i := range p.rank {
+			for k, v := range p.rowA(e, i) {
+				if early {
+					b[(k*p.rank+i)*p.experts+e] = v
+				} else {
+					a[(e*p.rank+i)*in+k] = v
+				}
+			}
+			for o := range p.out {
+				if early {
+					a[(e*p.rank+i)*in+o] = p.rowB(e, o)[i]
+				} else {
+					b[(o*p.rank+i)*p.experts+e] = p.rowB(e, o)[i]
+				}
+			}
+		}
+	}
+	return []safetensors.Source{source(name+".lora_A", a, p.experts*p.rank, in), source(name+".lora_B", b, out, p.rank*p.experts)}
+}
+
 // TestPEFTReads lets PEFT read an adapter that Write wrote, and compares the sums.
 func TestPEFTReads(t *testing.T) {
 	if testing.Short() {

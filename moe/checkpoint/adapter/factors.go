@@ -3,7 +3,6 @@ package adapter
 import (
 	"fmt"
 	"slices"
-	"strings"
 
 	"sonicmoe/internal/spec"
 	"sonicmoe/moe"
@@ -111,89 +110,12 @@ type tensor struct {
 	shape  []int64
 }
 
-// peft returns the factors of a file of PEFT's target_parameters. The names of such factors do not
-// tell the weight that they adapt, so peft finds the weight by the extents. Early versions of PEFT
-// took the second extent of each weight for its inputs. lora_A then has the outputs as columns.
-func (r *reader) peft() (first, second *pair, err error) {
-	c := r.c
-	sizes := [2][2]int{{c.Hidden, c.HWidth()}, {c.Intermediate, c.Hidden}} // inputs and outputs of each product
-	var found [2]*pair
-	for _, inner := range []bool{true, false} {
-		a, b, ok, err := r.both(key{layout: PEFT, layer: r.layer(), expert: -1, inner: inner})
-		if err != nil || !ok {
-			if err != nil {
-				return nil, nil, err
-			}
-			continue
-		}
-		at, p := -1, (*pair)(nil)
-		for which, size := range sizes {
-			if at >= 0 || found[which] != nil || !r.isTarget(product(which)) {
-				continue
-			}
-			if got := r.peftPair(a, b, size[0], size[1]); got != nil {
-				at, p = which, got
-			}
-		}
-		if at < 0 {
-			e := int64(c.NumExperts * r.settings.Rank)
-			return nil, nil, fmt.Errorf("tensors %q and %q are %v and %v, must be [%d %d] and [%d %d], or [%d %d] and [%d %d]", a.name, b.name, a.shape, b.shape,
-				e, c.Hidden, c.HWidth(), e, e, c.Intermediate, c.Hidden, e)
-		}
-		found[at] = p
-	}
-	return found[gateUp], found[down], nil
-}
-
-// isTarget reports whether target_parameters lists the weight of a product, or is empty.
-func (r *reader) isTarget(of product) bool {
-	isDown := func(name string) bool { return strings.HasSuffix(name, "down_proj") }
-	isUp := func(name string) bool { return strings.HasSuffix(name, "up_proj") }
-	return len(r.settings.Parameters) == 0 || slices.ContainsFunc(r.settings.Parameters, []func(string) bool{isUp, isDown}[of])
-}
-
 // layer returns the number of the layer.
 func (r *reader) layer() int {
 	for k := range r.tensors {
 		return k.layer
 	}
 	return 0
-}
-
-// peftPair returns the factors of a weight with the given inputs and outputs, or nil if the extents
-// of the tensors do not fit the weight.
-func (r *reader) peftPair(a, b tensor, in, out int) *pair {
-	experts, rank := r.c.NumExperts, r.settings.Rank
-	wide := int64(experts * rank)
-	fits := func(in, out int) bool {
-		return slices.Equal(a.shape, []int64{wide, int64(in)}) && slices.Equal(b.shape, []int64{int64(out), wide})
-	}
-	p := newPair(experts, rank, in, out)
-	switch {
-	case fits(in, out):
-		copy(p.a, a.values)
-		for e := range experts {
-			for o := range out {
-				for i := range rank {
-					p.rowB(e, o)[i] = b.values[(o*rank+i)*experts+e]
-				}
-			}
-		}
-	case fits(out, in):
-		for e := range experts {
-			for i := range rank {
-				for o := range out {
-					p.rowB(e, o)[i] = a.values[(e*rank+i)*out+o]
-				}
-				for k := range in {
-					p.rowA(e, i)[k] = b.values[(k*rank+i)*experts+e]
-				}
-			}
-		}
-	default:
-		return nil
-	}
-	return p
 }
 
 // halves returns the factors of a file in which gate and up have factors of their own. read returns

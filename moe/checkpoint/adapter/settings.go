@@ -9,6 +9,7 @@ import (
 	"math"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
 	"sonicmoe/internal/disk"
@@ -33,6 +34,8 @@ type settings struct {
 	Init       any      `json:"init_lora_weights"`
 	Parameters []string `json:"target_parameters"`
 	Modules    any      `json:"target_modules"`
+	// Version is the version of PEFT that wrote the file, since 0.18.
+	Version string `json:"peft_version"`
 }
 
 // variants are the fields of variants of LoRA that a layer cannot compute.
@@ -50,7 +53,7 @@ var changing = []string{"corda", "loftq", "lora_ga", "olora", "pissa"}
 var others = []string{
 	"auto_mapping", "base_model_name_or_path", "corda_config", "ensure_weight_tying", "eva_config", "exclude_modules", "inference_mode",
 	"layers_pattern", "layers_to_transform", "loftq_config", "lora_ga_config", "megatron_config", "megatron_core", "modules_to_save",
-	"peft_version", "qalora_group_size", "revision", "runtime_config", "task_type", "trainable_token_indices",
+	"qalora_group_size", "revision", "runtime_config", "task_type", "trainable_token_indices",
 }
 
 // readSettings reads and checks adapter_config.json. It also returns what it assumes about the file.
@@ -106,7 +109,7 @@ func (s *settings) assumed(all map[string]any) (list []string) {
 	if v := all["velora_config"]; !isUnset(v) {
 		list = append(list, "velora_config is set: training goes on with exact gradients")
 	}
-	known := slices.Concat(others, variants, []string{"peft_type", "r", "lora_alpha", "use_rslora", "lora_dropout", "bias", "init_lora_weights", "target_parameters", "target_modules", "velora_config"})
+	known := slices.Concat(others, variants, []string{"peft_type", "r", "lora_alpha", "use_rslora", "lora_dropout", "bias", "init_lora_weights", "target_parameters", "target_modules", "peft_version", "velora_config"})
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		if v := all[name]; !isUnset(v) && !slices.Contains(known, name) {
 			list = append(list, fmt.Sprintf("%s is %v: a field that this package does not know and does not use", name, v))
@@ -126,12 +129,29 @@ func isUnset(v any) bool {
 	return v == nil || v == false || v == 0.0 || v == ""
 }
 
+// inputsSince is the version of PEFT from which on the columns of lora_A are inputs in all models.
+var inputsSince = []int{0, 19, 1}
+
+// readsInputs reports whether the columns of lora_A are surely inputs.
+func (s *settings) readsInputs() bool {
+	var version []int
+	for _, part := range strings.SplitN(s.Version, ".", 4) {
+		n, err := strconv.Atoi(part)
+		if err != nil {
+			break
+		}
+		version = append(version, n)
+	}
+	return slices.Compare(version, inputsSince) >= 0
+}
+
 // text returns adapter_config.json. The file names the adapted weights in target_modules for the
 // layout PerExpert, else in target_parameters.
 func (s *settings) text(layout Layout) ([]byte, error) {
 	of := map[string]any{
 		"peft_type": "LORA", "r": s.Rank, "lora_alpha": s.Alpha, "use_rslora": s.RSLoRA, "lora_dropout": 0.0, "bias": "none",
 		"fan_in_fan_out": false, "use_dora": false, "inference_mode": true, "task_type": nil, "base_model_name_or_path": nil,
+		"peft_version":      "0.19.1", // as inputsSince
 		"target_parameters": nil, "target_modules": []string{},
 	}
 	if layout == PerExpert {

@@ -99,6 +99,7 @@ def save_adapter(model: nn.Module, directory: str | os.PathLike, layout: str = "
     settings = {
         "peft_type": "LORA", "r": rank, "lora_alpha": int(alpha) if alpha == int(alpha) else alpha, "use_rslora": rslora, "lora_dropout": 0.0,
         "bias": "none", "fan_in_fan_out": False, "use_dora": False, "inference_mode": True, "task_type": None, "base_model_name_or_path": None,
+        "peft_version": "0.19.1",  # from this version on the columns of lora_A are inputs in all models
         "target_modules": (["gate_proj"] if gated else []) + ["up_proj", "down_proj"] if layout == "per-expert" else [],
         "target_parameters": None if layout == "per-expert" else [f"{e}.{w}" for e in ends for w in ("gate_up_proj" if gated else "up_proj", "down_proj")],
     }  # fmt: skip
@@ -126,8 +127,8 @@ _KNOWN = (
 )  # fmt: skip
 
 
-def _settings(directory: Path) -> tuple[int, float, bool]:
-    """Returns rank, alpha and rslora of an adapter. Raises an error for what a layer cannot do, and
+def _settings(directory: Path) -> dict:
+    """Returns the settings of an adapter. Raises an error for what a layer cannot do, and
     warns of what load_adapter does not follow."""
     s = json.loads((directory / _SETTINGS).read_text())
     if s.get("peft_type") != "LORA":
@@ -149,14 +150,18 @@ def _settings(directory: Path) -> tuple[int, float, bool]:
     for field in sorted(s.keys() - {*_KNOWN, *_VARIANTS}):
         if s[field]:
             warnings.warn(f"{field} is {s[field]!r} in {_SETTINGS}: load_adapter does not know the field and does not use it", stacklevel=3)
-    return s["r"], s["lora_alpha"], bool(s.get("use_rslora"))
+    return s
 
 
 class _Reader:
     """Reads the factors of one layer. It removes the tensors that it uses from tensors."""
 
-    def __init__(self, c: Config, rank: int, name: str, tensors: dict[str, Tensor]):
-        self.c, self.rank, self.name, self.tensors = c, rank, name, tensors
+    def __init__(self, c: Config, settings: dict, name: str, tensors: dict[str, Tensor]):
+        self.c, self.rank, self.name, self.tensors = c, settings["r"], name, tensors
+        self.targets = settings.get("target_parameters") or None
+        # Whether the columns of lora_A are surely inputs. PEFT before 0.18 writes no version.
+        version = re.match(r"\d+(\.\d+)*", settings.get("peft_version") or "0")
+        self.inputs = version is not None and tuple(map(int, version[0].split("."))) >= (0, 19, 1)
 
     def pair(self, at: str, *shapes: tuple[tuple[int, ...], tuple[int, ...]]) -> Pair | None:
         """Returns lora_A and lora_B of a name, or None. Their shapes must be one of the given pairs."""
@@ -174,17 +179,28 @@ class _Reader:
 
     def peft(self) -> tuple[Pair | None, Pair | None]:
         """Returns the factors in PEFT's layout. Names do not tell which weight a factor adapts, so the
-        shapes must tell it."""
+        shapes must tell it. PEFT before 0.19.1 took the second extent of each weight for its inputs. In
+        its files, most lora_A have the outputs as columns."""
         c, wide = self.c, self.c.num_experts * self.rank
         sizes = (c.hidden, c.h_width), (c.intermediate, c.hidden)
-        want = [((wide, i), (o, wide)) for i, o in sizes]
+        shapes = [[((wide, i), (o, wide)) for i, o in sizes], [((wide, o), (i, wide)) for i, o in sizes]]
+        got = [p for at in (".base_layer", "") if (p := self.pair(at, *shapes[0], *shapes[1])) is not None]
+        # A module has the weight of up before the weight of down, so PEFT wraps it first.
+        orders = [(0,), (1,)] if len(got) == 1 else [(0, 1), (1, 0)] if c.gated else [(0, 1)]
+        orders = [order for order in orders if all(self.targets is None or any(t.endswith("down_proj" if w else "up_proj") for t in self.targets) for w in order)]
+        have = [(tuple(a.shape), tuple(b.shape)) for a, b in got]
+        fits = [(order, early) for order in orders for early in (False, True) if have == [shapes[early][w] for w in order] and not (early and self.inputs)]
+        if not got:
+            return None, None
+        if len(fits) != 1:
+            wants = " or ".join(f"{list(x)} and {list(y)}" for x, y in shapes[0])
+            why = "peft_version in the file must be 0.19.1 or later, for the shapes do not tell whether the columns of lora_A are inputs" if fits else f"must be {wants}"
+            raise ArgumentError(f"lora_A and lora_B of {self.name} are {' and '.join(f'{list(x)} and {list(y)}' for x, y in have)}, {why}")
         found: list[Pair | None] = [None, None]
-        for at in (".base_layer", ""):
-            if (got := self.pair(at, *want)) is None:
-                continue
-            a, b = got
-            which = next(w for w, (x, y) in enumerate(want) if found[w] is None and (tuple(a.shape), tuple(b.shape)) == (x, y))
-            found[which] = a.unflatten(0, (c.num_experts, -1)), b.unflatten(1, (-1, c.num_experts)).permute(2, 0, 1)
+        order, early = fits[0]
+        for which, (a, b) in zip(order, got):
+            a, b = a.unflatten(0, (c.num_experts, -1)), b.unflatten(1, (-1, c.num_experts)).permute(2, 0, 1)
+            found[which] = (b.transpose(1, 2), a.transpose(1, 2)) if early else (a, b)
         return found[0], found[1]
 
     def stacked(self) -> tuple[Pair | None, Pair | None]:
@@ -240,14 +256,15 @@ def load_adapter(model: nn.Module, directory: str | os.PathLike, dtype: torch.dt
     from safetensors.torch import load_file
 
     directory = Path(directory)
-    rank, alpha, rslora = _settings(directory)
+    settings = _settings(directory)
+    rank, alpha, rslora = settings["r"], settings["lora_alpha"], bool(settings.get("use_rslora"))
     tensors = load_file(directory / _TENSORS)
     layers, read = list(_layers(model)), []
     for name, m in layers:
         there = [n for n in tensors if n.startswith(f"{_PREFIX}{name}.")]
         if not there:
             raise ArgumentError(f"{directory} has no factors of {name}, must have some of each layer; names there are {', '.join(list(tensors)[:3])}")
-        r = _Reader(m.config, rank, name, tensors)
+        r = _Reader(m.config, settings, name, tensors)
         if any(re.search(r"experts\.(base_layer\.)?lora_", n) for n in there):
             pairs = r.peft()
         else:

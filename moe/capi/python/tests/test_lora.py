@@ -245,6 +245,52 @@ def test_a_file_with_two_first_factors(device, tmp_path):
         assert torch.allclose(w2, given[e, "down_proj"][1] @ given[e, "down_proj"][0], atol=1e-5) if e != 2 else not w2.any()
 
 
+@pytest.mark.parametrize("gated", [True, False])
+def test_a_file_of_early_peft(device, tmp_path, gated):
+    """In files of PEFT before 0.19.1 the columns of lora_A are outputs. In a square weight only the other
+    weight, or the version, tells them from the files of later versions."""
+    safetensors = pytest.importorskip("safetensors.torch")
+
+    def model():
+        m = torch.nn.Module()
+        m.mlp = sonicmoe_go.SonicMoE(128, 64, 4, 2, device=device, activation="swiglu" if gated else "relu2")
+        return m
+
+    wrote, file = model(), tmp_path / "adapter_model.safetensors"
+    wrote.mlp.add_lora(4, 8)
+    with torch.no_grad():
+        for p in wrote.mlp.factors().values():
+            p.normal_()
+    sonicmoe_go.save_adapter(wrote, tmp_path)
+    want, text = wrote.mlp.factors(), (tmp_path / "adapter_config.json").read_text()
+    early = {}
+    for at in (".base_layer", ""):
+        a, b = (safetensors.load_file(file)[f"base_model.model.mlp.experts{at}.lora_{x}.weight"] for x in "AB")
+        a, b = a.unflatten(0, (4, 4)), b.unflatten(1, (4, 4))  # [E, r, in] and [out, r, E]
+        early[f"base_model.model.mlp.experts{at}.lora_A.weight"] = b.permute(2, 1, 0).flatten(0, 1).contiguous()
+        early[f"base_model.model.mlp.experts{at}.lora_B.weight"] = a.permute(2, 1, 0).flatten(1, 2).contiguous()
+    safetensors.save_file(early, file)
+    for version in ("", "0.18.1", "0.19.0"):
+        (tmp_path / "adapter_config.json").write_text(text.replace("0.19.1", version))
+        read = model()
+        assert sonicmoe_go.load_adapter(read, tmp_path) == []
+        assert all(torch.equal(f, want[n]) for n, f in read.mlp.factors().items())
+    (tmp_path / "adapter_config.json").write_text(text)
+    with pytest.raises(sonicmoe_go.ArgumentError, match="must be"):
+        sonicmoe_go.load_adapter(model(), tmp_path)
+    # W1 [2n, d] is square with a gate, and is alone here.
+    alone = {n.replace(".base_layer", ""): t for n, t in early.items() if ".base_layer" in n}
+    safetensors.save_file(alone, file)
+    (tmp_path / "adapter_config.json").write_text(text.replace("0.19.1", "0.18.1").replace('"mlp.experts.down_proj"', '"mlp.experts.gate_up_proj"'))
+    if gated:
+        with pytest.raises(sonicmoe_go.ArgumentError, match="must be 0.19.1 or later"):
+            sonicmoe_go.load_adapter(model(), tmp_path)
+    else:
+        read = model()
+        assert sonicmoe_go.load_adapter(read, tmp_path) == []
+        assert torch.equal(read.mlp.factors()["lora_b1"], want["lora_b1"])
+
+
 def test_wrong_files(device, tmp_path):
     safetensors = pytest.importorskip("safetensors.torch")
     of = torch.nn.Module()
