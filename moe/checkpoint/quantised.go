@@ -2,7 +2,6 @@ package checkpoint
 
 import (
 	"encoding/json"
-	"fmt"
 	"strings"
 
 	"sonicmoe/internal/spec"
@@ -25,17 +24,13 @@ func (m *Model) quantised(f *fields) {
 // describe reads a quantization_config for quantised.
 func (m *Model) describe(raw json.RawMessage) {
 	of := quantisation.Of(raw)
-	m.Quantised = of.Text + ": "
 	switch {
 	case of.Refused != "":
-		m.Quantised += of.Refused + ": weights in it can't be loaded, dequantise the files before (fp8, mxfp4, nvfp4, and 4 bits of compressed-tensors, AWQ and GPTQ can be loaded)"
+		m.Quantised = of.Text + ": " + of.Refused + ": weights in it can't be loaded, dequantise the files before (fp8, mxfp4, nvfp4, and 4 bits of compressed-tensors, AWQ and GPTQ can be loaded)"
 	case of.Word == "":
-		m.Quantised += "the files' weights are dequantised when they are loaded, the layer computes with 16 bits a weight"
-		if of.Dequantised != "" {
-			m.Quantised += ": " + of.Dequantised
-		}
+		m.Quantised = of.LoadedAs16(of.Dequantised)
 	default:
-		m.Quantised += m.loaded(of)
+		m.Quantised = m.loaded(of)
 	}
 }
 
@@ -51,14 +46,13 @@ func (m *Model) loaded(of quantisation.Format) string {
 		c.GateUp = spec.Apart
 	}
 	if err := c.Check(); err != nil {
-		return fmt.Sprintf("the files' weights are dequantised when they are loaded, the layer computes with 16 bits a weight: %v", err)
+		return of.LoadedAs16(err.Error())
 	}
 	m.packed = c
 	if of.Assumed != "" {
 		m.Assumed = append(m.Assumed, of.Assumed)
 	}
-	return fmt.Sprintf("the files' weights are loaded as they are, with Config.Weights %q: the experts of a layer have %d bytes, %d in 16 bits",
-		c.Weights, spec.MatrixBytes(c), spec.MatrixBytes(m.Config))
+	return of.Loaded(c, m.Config)
 }
 
 // Packed returns the layer with weights as the files have them: Config with the files' format in

@@ -32,7 +32,7 @@
 //
 // Load dequantises the weights, with one rounding, in two cases: if the caller sets Config.Weights
 // to "", for a layer whose weights have gradients, and if the layer cannot take the format. In the
-// second case Model.Assumed says why. Load always dequantises shared experts. For a model in
+// second case Model.Quantised says why. Load always dequantises shared experts. For a model in
 // another format, and for GPTQ with act-order, Open or Load returns an error that names the format.
 //
 // [Layer.Store] writes a layer to one file, as Load loads it. [OpenStored] opens the file. Loading

@@ -173,7 +173,7 @@ func (l *Layer) blocks(p part) (*encoding, error) {
 	all := l.parts[p.tensor]
 	at := slices.IndexFunc(all, func(q part) bool { return q.piece == scales })
 	if at < 0 {
-		return nil, fmt.Errorf("tensor %q has no scales", p.name)
+		return nil, fmt.Errorf("tensor %q is without tensor %q, its scales", p.name, strings.TrimSuffix(p.name, "_blocks")+"_scales")
 	}
 	return &encoding{packing: mxfp4, codes: source{p.name, l.readBlocks}, scales: source{all[at].name, l.readScales(mxfp4)}}, nil
 }

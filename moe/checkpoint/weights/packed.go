@@ -25,12 +25,17 @@ var (
 func (p part) isBlocks() bool { return p.piece == blocks || p.piece == scales }
 
 // pack sets Config.Weights to the format of the experts' tensors if a layer can take them as they
-// are. Otherwise Load dequantises them, and Assumed says why.
+// are. Otherwise Load dequantises them, and Model.Quantised says why.
 func (l *Layer) pack(ctx context.Context) error {
-	word, err := l.word(ctx)
-	if err != nil || word == "" {
+	word, text, err := l.word(ctx)
+	if err != nil {
 		return err
 	}
+	if word == "" {
+		l.Model.Quantised = cmp.Or(text, l.Model.Quantised)
+		return nil
+	}
+	l.format.Text = cmp.Or(l.format.Text, word) // config.json may have no quantization_config
 	c := l.Config
 	c.Weights = word
 	isHalf := func(p part) bool { return p.piece == gate || p.piece == up }
@@ -39,6 +44,7 @@ func (l *Layer) pack(ctx context.Context) error {
 		c.GateUp = spec.Apart
 	}
 	if wrong := c.Check(); wrong != nil {
+		l.Model.Quantised = l.format.LoadedAs16(wrong.Error())
 		l.Model.Assumed = append(l.Model.Assumed, fmt.Sprintf("the %s weights are dequantised when they are loaded: %v", word, wrong))
 		return nil
 	}
@@ -54,31 +60,49 @@ func (l *Layer) pack(ctx context.Context) error {
 		}
 	}
 	l.Config = c
+	l.Model.Quantised = l.format.Loaded(c, l.Model.Config)
 	return nil
 }
 
-// word returns the format of the experts' tensors, or "" if a layer cannot take them as they are.
-func (l *Layer) word(ctx context.Context) (string, error) {
-	word, takes := "", true
+// word returns the format of the experts' tensors. It returns "" and a text for Model.Quantised if a
+// layer cannot take them as they are. The text is empty if neither the files nor config.json say
+// that the weights are quantised.
+func (l *Layer) word(ctx context.Context) (word, text string, err error) {
+	var first, why string // first is the first tensor
+	isQuantised := false
 	for _, p := range slices.Concat(l.parts[spec.TensorW1], l.parts[spec.TensorW3], l.parts[spec.TensorW2]) {
 		if p.piece == scales {
 			continue
 		}
 		e, err := l.encoding(ctx, p)
 		if err != nil {
-			return "", err
+			return "", "", err
 		}
-		if e == nil || e.packing.Name == "" || p.piece > up && p.piece != blocks {
-			takes = false
-			continue
+		name := "16 bits a weight"
+		if e != nil {
+			isQuantised = true
+			name = e.packing.Name
 		}
-		word = cmp.Or(word, e.packing.Name)
-		takes = takes && word == e.packing.Name
+		if first == "" {
+			first, word = p.name, name
+		}
+		switch {
+		case why != "":
+		case e != nil && (name == "" || p.piece > up && p.piece != blocks):
+			why = cmp.Or(l.format.Dequantised, fmt.Sprintf("layers do not take the format of tensor %q", p.name))
+		case name != word:
+			why = fmt.Sprintf("tensor %q has %s, tensor %q has %s: a layer takes experts of one format", first, word, p.name, name)
+		}
 	}
-	if !takes {
-		word = ""
+	switch {
+	case isQuantised && why == "":
+		return word, "", nil
+	case isQuantised:
+		return "", l.format.LoadedAs16(why), nil
+	case l.format.Word != "":
+		return "", fmt.Sprintf("%s: the experts of this layer have 16 bits a weight in the files", l.format.Text), nil
 	}
-	return word, nil
+	return "", "", nil
 }
 
 // isE8M0 reports whether a dtype can hold E8M0 numbers: E8M0 itself, or bytes.

@@ -122,7 +122,7 @@ func TestMXFP4Types(t *testing.T) {
 		{"wide blocks", 4, bf16(at+"gate_up_proj_blocks", e, 64, 1, 16), `gate_up_proj_blocks": is BF16, must be U8`},
 		{"blocks of another type", 6, saved{at + "down_proj_blocks", "I8", []int64{e, d, 1, 16}}, "is I8, must be U8"},
 		{"one plain weight", 6, bf16(at+"down_proj", e, 32, d), `tensor "model.layers.3.mlp.experts.gate_up_proj_blocks" is MXFP4 and "model.layers.3.mlp.experts.down_proj" is not`},
-		{"no scales", 7, bf16("model.layers.3.norm", 4), "has no scales"},
+		{"no scales", 7, bf16("model.layers.3.norm", 4), `is without tensor "model.layers.3.mlp.experts.down_proj_scales", its scales`},
 		{"no blocks", 6, bf16("model.layers.3.norm", 4), `down_proj_scales" is there without its blocks`},
 		{"scales twice", 1, saved{"model.layers.3.experts.down_proj_scales", "U8", []int64{e, d, 1}}, "are both the scales of W2, must be one"},
 	} {

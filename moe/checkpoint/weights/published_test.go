@@ -262,6 +262,8 @@ func TestPublishedRefuses(t *testing.T) {
 		{"an index of groups", of("Kimi-K2-Thinking"), func(list []saved) []saved { return append(list, saved{down + "weight_g_idx", "I32", []int64{64}}) }, "", nil, `weight_g_idx" is there: act-order is not read`},
 		{"codes of the wrong length", of("Kimi-K2-Thinking"), shaped(down+"weight_packed", 96, 7), "", nil, `weight_packed": has the extents [96 7], must be [1 96 8]`},
 		{"a group across the edge", of("Kimi-K2-Thinking"), shaped(down+"weight_scale", 96, 3), "", nil, `weight_scale" has 3 scales for a row of 64 numbers: the groups must be whole`},
+		{"a scale for more than a group", of("AWQ"), shaped(down+"scales", 1, 96), "", nil, `scales" has 1 scales for a row of 64 numbers, must have one for each of the groups of 32 in config.json`},
+		{"scales of too few groups", of("GPTQ"), shaped(down+"scales", 1, 96), "", nil, `scales" has 1 scales for a row of 64 numbers, must have one for each of the groups of 32 in config.json`},
 		{"scales of too few rows", of("AWQ"), shaped(down+"scales", 2, 95), "", nil, `scales": has the extents [2 95], must be [2 96]`},
 		{"no zero points", of("AWQ"), func(list []saved) []saved {
 			return slices.DeleteFunc(list, func(s saved) bool { return s.name == down+"qzeros" })
@@ -300,6 +302,49 @@ func shaped(name string, extents ...int64) func([]saved) []saved {
 	return func(list []saved) []saved {
 		list[slices.IndexFunc(list, func(s saved) bool { return s.name == name })].shape = extents
 		return list
+	}
+}
+
+// TestQuantisedSays checks that Model.Quantised tells what Load does with the weights that the files
+// have, whatever config.json tells.
+func TestQuantisedSays(t *testing.T) {
+	const at = "model.layers.1.mlp."
+	isQuantised := func(s saved) bool { return s.dtype == "F8_E4M3" }
+	for _, tt := range []struct {
+		name       string
+		config     string // replaces the format of config.json
+		bf16       func(saved) bool
+		want, word string
+	}{
+		{"as config.json says", `{"quant_method": "fp8", "weight_block_size": [128, 128]}`, nil, `fp8, blocks of 128 x 128: the files' weights are loaded as they are, with Config.Weights "fp8": `, "fp8"},
+		{"config.json says nothing", "null", nil, `fp8: the files' weights are loaded as they are, with Config.Weights "fp8": `, "fp8"},
+		{"one expert in 16 bits", `{"quant_method": "fp8", "weight_block_size": [128, 128]}`, func(s saved) bool { return s.name == at+"experts.1.up_proj.weight" },
+			`dequantised when they are loaded, the layer computes with 16 bits a weight: tensor "model.layers.1.mlp.experts.0.gate_proj.weight" has fp8, tensor "model.layers.1.mlp.experts.1.up_proj.weight" has 16 bits a weight: a layer takes experts of one format`, ""},
+		{"all in 16 bits", `{"quant_method": "fp8", "weight_block_size": [128, 128]}`, isQuantised, "fp8, blocks of 128 x 128: the experts of this layer have 16 bits a weight in the files", ""},
+		{"a plain model", "null", isQuantised, "", ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			config, list := fp8Layer(256, 128, "F32", false)
+			before, _, _ := strings.Cut(config, `"quantization_config": `)
+			var plain []saved
+			for i, s := range list {
+				if tt.bf16 != nil && tt.bf16(s) {
+					list[i].dtype = "BF16"
+					plain = append(plain, s)
+				}
+			}
+			list = slices.DeleteFunc(list, func(s saved) bool {
+				return slices.ContainsFunc(plain, func(of saved) bool { return s.name == of.name+"_scale_inv" })
+			})
+			l, err := Open(t.Context(), write(t, before+`"quantization_config": `+tt.config+"}", list...), 1)
+			require.NoError(t, err)
+			defer l.Close()
+			require.Equal(t, tt.word, l.Config.Weights)
+			if tt.want == "" {
+				require.Empty(t, l.Model.Quantised)
+			}
+			require.Contains(t, l.Model.Quantised, tt.want)
+		})
 	}
 }
 

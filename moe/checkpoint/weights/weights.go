@@ -66,8 +66,11 @@ func Open(ctx context.Context, dir string, layer int) (*Layer, error) {
 	if l.where, err = files(ctx, dir); err == nil {
 		err = l.find(ctx, layer)
 	}
-	if err != nil && model.Quantised != "" {
+	switch {
+	case err != nil && l.format.Refused != "":
 		err = fmt.Errorf("the weights are quantised, %s: %w", model.Quantised, err)
+	case err != nil && l.format.Text != "":
+		err = fmt.Errorf("the weights are quantised, %s: %w", l.format.Text, err)
 	}
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("%s: %w", dir, err), l.Close())

@@ -359,7 +359,7 @@ func TestRefuses(t *testing.T) {
 		{"scales of bf16", "", 0, append(good(), saved{at + ".experts.0.down_proj.weight_scale_inv", "F32", []int64{1, 1}}), `is BF16 and has scales, tensor "model.layers.0.mlp.experts.0.down_proj.weight_scale_inv": must be F8_E4M3`},
 		{"scales of nothing", "", 0, append(good(), saved{at + ".experts.2.down_proj.weight_scale_inv", "F32", []int64{1, 1}}), `experts.2.down_proj.weight_scale_inv" is of layer 0's experts, but no weight of the layer`},
 		{"gptq", `, "quantization_config": {"quant_method": "gptq", "bits": 4}`, 0, append(good()[1:], saved{at + ".experts.0.down_proj.qweight", "I32", []int64{4, n}}),
-			"the weights are quantised, gptq, 4 bits: the files' weights are dequantised when they are loaded, the layer computes with 16 bits a weight: tensor \"model.layers.0.mlp.experts.0.down_proj.qweight\" has the extents [4 16], must be [16 4] in AWQ or [2 32] in GPTQ"},
+			"the weights are quantised, gptq, 4 bits: tensor \"model.layers.0.mlp.experts.0.down_proj.qweight\" has the extents [4 16], must be [16 4] in AWQ or [2 32] in GPTQ"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			l, err := Open(t.Context(), write(t, fmt.Sprintf(config, tt.config), tt.of...), tt.layer)

@@ -28,13 +28,16 @@ var gptqOrder = [wordNumbers]int64{0, 1, 2, 3, 4, 5, 6, 7}
 
 // whole4 returns the format of whole numbers of 4 bits with scales of the type of t. groups is the
 // number of groups in a row.
-func whole4(code spec.Code, t safetensors.Tensor, m matrices, groups int64) (*spec.Packing, error) {
+func (l *Layer) whole4(code spec.Code, t safetensors.Tensor, m matrices, groups int64) (*spec.Packing, error) {
 	scale, ok := map[string]spec.Scale{"BF16": spec.ScaleBF16, "F16": spec.ScaleF16, "F32": spec.ScaleF32}[t.DType]
 	if !ok {
 		return nil, fmt.Errorf("tensor %q is %s, must be BF16, F16 or F32", t.Name, t.DType)
 	}
 	if groups < 1 || m.columns%groups != 0 || groups > 1 && bits.OnesCount64(uint64(m.columns/groups)) != 1 {
 		return nil, fmt.Errorf("tensor %q has %d scales for a row of %d numbers: the groups must be whole, of 32 or 128 numbers", t.Name, groups, m.columns)
+	}
+	if want := l.format.Group; want > 0 && m.columns != groups*want {
+		return nil, fmt.Errorf("tensor %q has %d scales for a row of %d numbers, must have one for each of the groups of %d in config.json", t.Name, groups, m.columns, want)
 	}
 	of := spec.Packing{Code: code, Scale: scale, Rows: 1, Columns: int(m.columns / groups), HasZeros: code == spec.UInt4}
 	for i := range spec.Packings {
@@ -67,7 +70,7 @@ func (l *Layer) rowWords(ctx context.Context, p part, t safetensors.Tensor, m ma
 	if isAsymmetric || s.DType == "F16" { // there is no format with F16 scales and without zero points
 		code = spec.UInt4
 	}
-	of, err := whole4(code, s, m, groups)
+	of, err := l.whole4(code, s, m, groups)
 	if err != nil {
 		return nil, err
 	}
@@ -114,7 +117,7 @@ func (l *Layer) groupWords(ctx context.Context, p part, t safetensors.Tensor, m 
 	if len(s.Shape) == 2 {
 		groups = s.Shape[0]
 	}
-	of, err := whole4(spec.UInt4, s, m, groups)
+	of, err := l.whole4(spec.UInt4, s, m, groups)
 	if err != nil {
 		return nil, err
 	}

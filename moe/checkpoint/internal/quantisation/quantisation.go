@@ -30,6 +30,9 @@ type Format struct {
 	Assumed string
 	// LessOne reports whether the files store each zero point less 1, as GPTQ's first format does.
 	LessOne bool
+	// Group is the number of weights that share a scale, for whole numbers in groups. It is 0 if
+	// config.json does not tell it, or if it tells another one for some of the weights.
+	Group int64
 }
 
 // Keys are the names of the field of a config.json that describes the format.
@@ -66,6 +69,7 @@ type config struct {
 	bits, group                               int
 	block                                     []int
 	of4, of8, actOrder, noZeros               bool
+	dynamic                                   map[string]any // GPTQ: other values for some weights
 	groups                                    []scheme
 }
 
@@ -102,6 +106,7 @@ func read(raw json.RawMessage) (c config) {
 	get(&c.of4, "load_in_4bit")
 	get(&c.of8, "load_in_8bit")
 	get(&c.actOrder, "desc_act")
+	get(&c.dynamic, "dynamic")
 	zeros := true
 	get(&zeros, "zero_point")
 	c.noZeros = !zeros
@@ -156,10 +161,14 @@ func Of(raw json.RawMessage) Format {
 	case "compressed-tensors":
 		f.compressed(c)
 	case "awq":
+		f.Group = int64(max(c.group, 0))
 		f.refuseUnless(strings.EqualFold(cmp.Or(c.version, "gemm"), "gemm"), "of AWQ's versions gemm is read")
 		f.refuseUnless(!c.noZeros, "of AWQ's formats the one with zero points is read")
 		f.whole(c.bits, "uint4-g%d-f16", c.group)
 	case "gptq":
+		if len(c.dynamic) == 0 {
+			f.Group = int64(max(c.group, 0))
+		}
 		f.LessOne = c.checkpoint != "gptq_v2"
 		f.refuseUnless(c.checkpoint == "" || c.checkpoint == "gptq" || !f.LessOne, "of GPTQ's checkpoint formats gptq and gptq_v2 are read")
 		f.refuseUnless(!c.actOrder, "act-order (desc_act) is not read")
@@ -177,6 +186,22 @@ func Of(raw json.RawMessage) Format {
 		f.Assumed = "the type of the scales of quantised weights: float16"
 	}
 	return f
+}
+
+// Loaded describes a layer whose weights are loaded in the format of packed.Weights. plain is the
+// layer with 16 bits a weight.
+func (f Format) Loaded(packed, plain spec.Config) string {
+	return fmt.Sprintf("%s: the files' weights are loaded as they are, with Config.Weights %q: the experts of a layer have %d bytes, %d in 16 bits",
+		f.Text, packed.Weights, spec.MatrixBytes(packed), spec.MatrixBytes(plain))
+}
+
+// LoadedAs16 describes a layer whose weights are dequantised when they are loaded. why may be empty.
+func (f Format) LoadedAs16(why string) string {
+	text := f.Text + ": the files' weights are dequantised when they are loaded, the layer computes with 16 bits a weight"
+	if why != "" {
+		text += ": " + why
+	}
+	return text
 }
 
 // refuseUnless refuses the format with the given reason, unless is is true or the format is refused
@@ -233,6 +258,7 @@ func (f *Format) compressed(c config) {
 		f.Text += fmt.Sprintf(", %d bits in groups of %d", s.Bits, s.Group)
 		f.refuseUnless(s.Type == "int", "whole numbers are read")
 		f.refuseUnless(s.Order == nil || s.Order == "static" || s.Order == "weight", "act-order is not read")
+		f.Group = int64(max(s.Group, 0))
 		word := "int4-g%d"
 		if !s.Symmetric {
 			f.Text += ", asymmetric"
