@@ -111,8 +111,9 @@ func (j *job) planModel() error {
 	if err := j.inputNames(); err != nil {
 		return err
 	}
-	if j.backward {
-		j.model.Config.Weights = "" // packed weights have no gradients
+	if word := j.model.Config.Weights; j.backward && word != "" {
+		j.model.Config.Weights = ""
+		j.model.Model.Quantised = fmt.Sprintf("%s: the files' weights are dequantised when they are loaded: packed weights have no gradients", word)
 	}
 	j.config = j.model.Config
 	if err := moe.Check(j.config); err != nil {

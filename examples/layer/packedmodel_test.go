@@ -76,10 +76,11 @@ func TestPackedModel(t *testing.T) {
 				require.Equal(t, command.Done, exit(args, &stdout, &stderr), stderr.String())
 				if of.do == nil {
 					assert.Contains(t, stdout.String(), " weights="+tt.word)
+					assert.Contains(t, stdout.String(), fmt.Sprintf("the files' weights are loaded as they are, with Config.Weights %q", tt.word))
 				} else {
 					assert.NotContains(t, stdout.String(), " weights=")
+					assert.Contains(t, stdout.String(), tt.word+": the files' weights are dequantised when they are loaded: packed weights have no gradients")
 				}
-				assert.Contains(t, stdout.String(), fmt.Sprintf("the files' weights are loaded as they are, with Config.Weights %q", tt.word))
 				f, err := safetensors.Open(t.Context(), files.output)
 				require.NoError(t, err)
 				outputs = append(outputs, numbers[uint16](t, f, nameO, "BF16", int64(x.tokens), int64(d)))

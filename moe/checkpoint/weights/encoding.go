@@ -202,7 +202,11 @@ func (l *Layer) find8(ctx context.Context, p part, m matrices) (*encoding, error
 	if err != nil {
 		return nil, err
 	}
-	forms := []*spec.Packing{spec.PackingNamed("fp8-tensor"), fp8, {Code: spec.E4M3, Scale: spec.ScaleF32, Rows: 1, Columns: int(m.columns)}}
+	perTensor, perBlock := spec.PackingNamed("fp8-tensor"), fp8
+	if l.format.Word == fp8.Name { // a matrix can be one block: then config.json decides
+		perTensor, perBlock = perBlock, perTensor
+	}
+	forms := []*spec.Packing{perTensor, perBlock, {Code: spec.E4M3, Scale: spec.ScaleF32, Rows: 1, Columns: int(m.columns)}}
 	at := slices.IndexFunc(forms, func(of *spec.Packing) bool { return sameExtents(s.Shape, m.blocks(of)) })
 	if at < 0 {
 		return nil, fmt.Errorf("tensor %q has the extents %v, must be %v, one for each block of 128 x 128 of tensor %q, or one for each row or matrix", scales, s.Shape, m.blocks(fp8), p.name)
