@@ -49,6 +49,7 @@ func init() {
 	hook.OfRank = Option(func(o *options) { o.part, o.decode = ofRank, new(int) })
 	hook.Ranks = hook.Steps[*Call, ForwardArgs, BackwardArgs, Gradient]{
 		Check: (*Call).checkRanks, Split: (*Call).split, Entries: step(exchange.EntriesKernel), Shift: step(exchange.ShiftKernel), Rows: step(exchange.RowsKernel),
+		SumPlaces: step(exchange.SumPlacesKernel), Slots: step(exchange.SlotsKernel), SumRows: step(kernel.AggregateKernel), SumGradientRows: step(kernel.SumKernel),
 		Arrange: step(exchange.ArrangeKernel), Experts: (*Call).expertsOfRank, Sum: (*Call).sumRanks, Returned: (*Call).returned,
 		CheckBackward: (*Call).checkRanksBackward, GradientScores: (*Call).gradientScores, GradientRows: (*Call).gradientRows, GradientUp: (*Call).gradientUp, ExpertSums: (*Call).expertSums, NoWeights: (*Call).noWeights,
 		GradientsReturned: (*Call).gradientsReturned, GradientLogits: (*Call).gradientLogits, GradientTokens: (*Call).gradientTokens,

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"sonicmoe/driver"
+	"sonicmoe/internal/num"
 	"sonicmoe/moe"
 )
 
@@ -32,6 +33,25 @@ func sameBytes(s driver.Stream, a, b moe.Tensor) (bool, error) {
 	}
 	return a.Shape == b.Shape, nil
 }
+
+// near reports whether two bf16 tensors of a device differ by at most nearness of their norm, as they do if
+// a few partial sums of a row are rounded.
+func near(s driver.Stream, a, b moe.Tensor) (bool, error) {
+	n := a.Shape.Elements()
+	x, y := make([]uint16, n), make([]uint16, n)
+	if err := errors.Join(moe.Read(s, a, x), moe.Read(s, b, y)); err != nil {
+		return false, err
+	}
+	difference, norm := 0.0, 0.0
+	for i := range x {
+		v, w := num.BF16ToFloat64(x[i]), num.BF16ToFloat64(y[i])
+		difference, norm = difference+(v-w)*(v-w), norm+w*w
+	}
+	return difference <= nearness*nearness*norm, nil // false if a value is NaN
+}
+
+// nearness is the largest distance of two tensors of near, in terms of their norm.
+const nearness = 1.0 / 128
 
 // median returns the median time of a number of runs, after one run to warm up.
 func median(runs int, run func() error) (time.Duration, error) {

@@ -1,9 +1,11 @@
 // Command parallel runs one MoE layer whose experts are spread over ranks, forward and
-// backward. It checks that O and all gradients have the same bits as on one device. It prints
-// bytes sent, speed, and the load of each rank.
+// backward. It checks that O and all gradients have the same bits as on one device. With -partial-sums
+// it checks that O and DX are close to those of one device, and that all else has the same bits. It
+// prints bytes sent, speed, and the load of each rank.
 //
 //	go run ./examples/parallel                       # all GPUs, else four emulated devices
 //	go run ./examples/parallel -ranks 3 -device emulated
+//	go run ./examples/parallel -partial-sums         # fewer bytes, and other bits
 //	go run ./examples/parallel -row "30B n=1024" -tokens 16384 -timeline
 //	go run ./examples/parallel -transport nccl       # all GPUs of this process
 //	torchrun --no-python --nproc-per-node 8 parallel -transport nccl
@@ -49,6 +51,7 @@ type job struct {
 	chunks   int
 	runs     int
 	timeline bool
+	sums     bool
 	onlyNCCL bool
 	deadline time.Duration
 	cache    *cache.Cache
@@ -63,6 +66,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	flags.IntVar(&j.chunks, "chunks", 0, "number of chunks of a rank's experts `C`, whose rows go home while the next is multiplied (default: a choice by size)")
 	flags.IntVar(&j.runs, "runs", 10, "passes to time, of which the median counts")
 	flags.BoolVar(&j.timeline, "timeline", false, "draw a timeline of both passes for each rank")
+	flags.BoolVar(&j.sums, "partial-sums", false, "send a sum for each token and rank, and not a row for each of its experts (parallel.Options.PartialSums)")
 	flags.DurationVar(&j.deadline, "deadline", time.Minute, "longest time of a pass")
 	by := flags.String("transport", "local", "local (one process), nccl, or nccl-only, by which NCCL moves all bytes also on one host")
 	if err := program.Parse(flags, args, stdout); err != nil || sizes.Listed(stdout) {

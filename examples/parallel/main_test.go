@@ -2,6 +2,8 @@ package main
 
 import (
 	"bytes"
+	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -27,6 +29,26 @@ func TestRanks(t *testing.T) {
 		require.Contains(t, out.String(), of)
 	}
 	require.Empty(t, errs.String())
+}
+
+// TestPartialSums checks that a run with partial sums sends fewer bytes, and says that bits differ.
+func TestPartialSums(t *testing.T) {
+	sent := regexp.MustCompile(`sent ([0-9.]+) MB`)
+	total := [2]float64{}
+	for i, extra := range [][]string{nil, {"-partial-sums"}} {
+		var out, errs bytes.Buffer
+		args := []string{"-device", "emulated", "-cache", "off", "-runs", "1", "-shape", "512,16,8,8", "-tokens", "100", "-ranks", "2"}
+		require.NoError(t, run(t.Context(), append(args, extra...), &out, &errs), errs.String())
+		for _, of := range sent.FindAllStringSubmatch(out.String(), -1) {
+			n, err := strconv.ParseFloat(of[1], 64)
+			require.NoError(t, err)
+			total[i] += n
+		}
+		require.Equal(t, 2*i, strings.Count(out.String(), "sums near those of one device, all else with its bits"))
+	}
+	// Each rank sends 100 tokens, and 400 rows or 100 sums.
+	require.InDelta(t, 2*500*1024e-6, total[0], 0.1)
+	require.InDelta(t, 2*200*1024e-6, total[1], 0.1)
 }
 
 func TestRefused(t *testing.T) {

@@ -42,7 +42,7 @@ type BackwardArgs struct {
 }
 
 // Backward runs the backward pass of a Forward with Args.Saved. All gradients have the same bits as
-// on one device that has the tokens of all ranks in order. Backward returns when everything is
+// on one device that has the tokens of all ranks in order, except DX with Options.PartialSums. Backward returns when everything is
 // queued on s, see [Rank.Wait]. If it fails on one rank, it fails on all, and the group is broken.
 func (r *Rank) Backward(ctx context.Context, s driver.Stream, a BackwardArgs) error {
 	ctx, cancel := context.WithTimeout(ctx, r.Deadline)
@@ -92,7 +92,7 @@ type backwardLayout struct {
 	splitLayout
 	shifts int64 // see the function shifts
 	// send has the rows of dO to send, and later the rows of dX of the rank's experts. back has such
-	// rows if they are packed. window receives rows of dO, and dlogits receives gradients of logits.
+	// rows if they are packed, or has partial sums. window receives rows of dO, and dlogits receives gradients of logits.
 	send, back, window, dlogits int64
 	// tail has the tokens of this rank's last range, if other ranks have some of them. partials has
 	// the partial sums of the router's gradient of all ranks.
@@ -122,7 +122,7 @@ func (r *Rank) backwardLayout() (w backwardLayout, err error) {
 	w.splitLayout = r.splitLayout(&s)
 	w.shifts = s.take(4*int64(c.NumExperts) + counterBytes)
 	w.send = s.take(max(r.rowBytes(r.MaxTokens*min(c.TopK, ranks)), r.alignedBytes(r.windowPairs())))
-	w.back = s.take(r.rowBytes(r.packedRows()))
+	w.back = s.take(r.rowBytes(r.backRows()))
 	w.window = s.take(r.rowBytes(r.windowRows()))
 	w.dlogits = s.take(4 * int64(r.windowPairs()))
 	most, each := r.routerGradient().MostRanges(r.windowRows()), 4*int64(c.NumExperts)*int64(c.Hidden)
@@ -152,6 +152,9 @@ func (p *backward) check() (err error) {
 	}
 	p.counts = a.Saved.counts
 	p.divide()
+	if p.sums() {
+		p.chunks = 1 // the rows of dX of all experts are made at once
+	}
 	if err := checkBuffer("Workspace", a.Workspace, p.b.bytes); err != nil {
 		return err
 	}
@@ -168,7 +171,7 @@ func (p *backward) check() (err error) {
 	p.args = Args{Weights: a.Weights, Workspace: a.Workspace}
 	routing := moe.Routing{Scores: a.Scores, ExpertIDs: a.ExpertIDs}
 	p.split = p.b.split(a.Workspace.Ptr, p.Rank, p.mine, routing)
-	p.found = p.at(p.b.found)
+	p.found, p.weights, p.slots = p.at(p.b.found), p.at(p.b.weights), p.at(p.b.slots)
 	p.atHome = moe.BackwardArgs{
 		X: a.X, Weights: a.Weights, Saved: moe.Saved{Routing: routing, Logits: a.Logits}, Losses: a.Losses,
 		DO: a.DO, DX: a.DX, DScores: a.DScores, Workspace: part(a.Workspace, p.b.home),
@@ -320,11 +323,13 @@ func (p *backward) logits(at Step) error {
 	arrive, rows := p.dxRows()
 	p.back = nil
 	for c := range p.chunks {
-		if !p.packs {
+		if !p.packs && !p.sums() {
 			p.back = append(p.back, p.rowsBack(c, rows, arrive)...)
 		}
 	}
-	if p.packs {
+	if p.sums() {
+		p.back = []Exchange{p.sumsBack(0, p.at(p.b.back), arrive)}
+	} else if p.packs {
 		e := p.pairsBack(p.rowBytes(1), p.at(p.b.back), arrive)
 		e.InPlace = true
 		p.back = []Exchange{e}
@@ -336,8 +341,14 @@ func (p *backward) logits(at Step) error {
 	router := p.of.Router.Ptr + driver.DevicePtr(p.of.Router.Shape.Bytes()/int64(p.Config.NumExperts)*int64(first))
 	return p.span(Span{Name: "dW2, dX"}, p.s, func() error {
 		inverse, err := steps.GradientRows(p.pass.experts, p.s, p.experts, to, router, rows)
-		if err != nil || !p.wantsDX() || !p.packs {
+		if err != nil || !p.wantsDX() {
 			return err
+		}
+		if p.sums() {
+			return p.sumOthers(0, steps.SumGradientRows, rows, p.at(p.b.back))
+		}
+		if !p.packs {
+			return nil
 		}
 		return p.packOthers(p.pass.experts, rows, inverse, &p.back[0])
 	})

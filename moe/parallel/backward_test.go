@@ -189,22 +189,8 @@ func backwardBits(t *testing.T, c testCase, chunks int, extra, f32 bool) {
 			}
 		}
 	}
-	members := join(t, c, Options{Chunks: chunks})
+	members, results := backwardOf(t, c, tr, Options{Chunks: chunks})
 	from := 0
-	for i, m := range members {
-		require.NoError(t, m.fill(tr, from, c.tokens[i]))
-		from += c.tokens[i]
-	}
-	results := make([]*gradients, len(members))
-	require.NoError(t, each(members, func(i int, m *member) (err error) {
-		first := 0
-		for _, n := range c.tokens[:i] {
-			first += n
-		}
-		results[i], err = m.backward(tr, first, c.tokens[i], c.twice)
-		return err
-	}))
-	from = 0
 	for i, m := range members {
 		n := c.tokens[i]
 		require.Equal(t, cut(dx, from*c.config.Hidden, n*c.config.Hidden), results[i].dx, "DX of rank %d", i)
@@ -275,6 +261,7 @@ func (m *member) backward(tr *trial.Trial, from, tokens int, twice bool) (*gradi
 		b.RouterLosses = mem.Tensor(of.RouterLosses)
 		outputs = append(outputs, b.RouterLosses)
 	}
+	m.back = b
 	err = mem.Err()
 	for _, step := range []func() error{
 		func() error { return moe.Write(m.stream, b.DO, tr.DO[from*c.Hidden:(from+tokens)*c.Hidden]) },

@@ -41,6 +41,9 @@ func (p *pass) divide() {
 			p.chunks, p.packs = 1, true
 		}
 	}
+	if p.sums() {
+		p.chunks = min(p.chunks, ranks-1)
+	}
 	p.sentBefore, p.madeBefore = []int64{0}, []int64{0}
 	for i, n := range p.pairs[p.transport.Rank()] {
 		p.sentBefore = append(p.sentBefore, p.sentBefore[i]+n)
@@ -63,6 +66,14 @@ func (r *Rank) packedRows() int {
 		return 0
 	}
 	return int(min(int64(r.windowPairs()), packedBytes*int64(r.Config.NumExperts)/r.rowBytes(1)))
+}
+
+// backRows returns the largest number of rows that a pass writes to the buffer back.
+func (r *Rank) backRows() int {
+	if r.sums() {
+		return r.windowRows()
+	}
+	return r.packedRows()
 }
 
 // chunkOf returns the numbers of the experts in chunk c of a rank: first to end-1.

@@ -1,5 +1,5 @@
 // Package parallel spreads the experts of a layer over ranks. The results have the same bits as on
-// one GPU.
+// one GPU, unless Options.PartialSums gives them up for fewer bytes.
 //
 // A group has W ranks, each with a device. The tokens are divided among the ranks: rank 0 has the
 // first ones, and each rank has any number of them. The E experts are divided, too: rank r owns the
@@ -27,6 +27,13 @@
 // The shared experts' gradients are summed over ranges of 8,192 tokens in the same way, but each rank
 // adds up a part of every gradient. Losses on the logits are over the tokens of all ranks. Their values
 // have the bits of a device with as many multiprocessors as the ranks' devices.
+//
+// With Options.PartialSums fewer bytes move, and O and DX lose one GPU's bits. A rank adds up its rows for
+// each token of another rank, in FP32 in the order of the K slots, and rounds the sum once. It sends one
+// sum for each token that it has received. The home adds its own rows, and the sums, in the order of the
+// slots. The place of a sum is the first slot with an expert of its rank. Every run of a group has the same
+// bits, but groups of other sizes have other bits. Scores, ids, and the gradients of scores and weights
+// keep one GPU's bits, because the owner makes them from dO, H and the rows themselves.
 //
 // No token is dropped: [Rank.Sizes] returns the memory of the worst case, in which all tokens go to
 // one rank. The ranks exchange their counts first, so a pass waits for the device once before it

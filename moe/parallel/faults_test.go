@@ -26,6 +26,7 @@ func TestJoinRefuses(t *testing.T) {
 	}{
 		"MaxTokens":   {func(o *Options) { o.MaxTokens = 9 }, false, "another MaxTokens: 9, this rank has 8"},
 		"Chunks":      {func(o *Options) { o.Chunks = 2 }, false, "another number of chunks: 2, this rank has 0"},
+		"sums":        {func(o *Options) { o.PartialSums = true }, false, "another PartialSums: 1, this rank has 0"},
 		"many chunks": {func(o *Options) { o.Chunks = 4 }, true, "Chunks is 4, must be 0 to 3"},
 		"width":       {func(o *Options) { o.Config.Hidden = 80 }, false, "another Config: d=80"},
 		"activation":  {func(o *Options) { o.Config.Activation = spec.ReGLU }, false, "act=reglu"},

@@ -97,6 +97,8 @@ type pass struct {
 	plan                   plan
 	// found [T, K] u32 has the index of the row of each pair, see shifts.
 	found driver.DevicePtr
+	// weights [T, K] f32 and slots [P] u32 are outputs of exchange.SumPlaces, if ranks send partial sums.
+	weights, slots driver.DevicePtr
 }
 
 func (r *Rank) run(ctx context.Context, s driver.Stream, a Args, routed bool) error {
@@ -140,7 +142,7 @@ func (p *pass) check(routed bool) (err error) {
 	}
 	p.home, p.mine = a.home(&p.w), int(a.X.Shape.Dims[0])
 	p.split = p.w.split(a.Workspace.Ptr, p.Rank, p.mine, p.home.Routing)
-	p.found = p.at(p.w.found)
+	p.found, p.weights, p.slots = p.at(p.w.found), p.at(p.w.weights), p.at(p.w.slots)
 	experts := moe.ForwardArgs{Weights: p.expertWeights()}
 	if err := steps.Check(p.experts, &experts, false); err != nil {
 		return err
@@ -255,7 +257,10 @@ func (p *pass) dispatch(at Step) error {
 	for _, t := range []struct {
 		from int64
 		to   driver.DevicePtr
-	}{{from.tokens, list.tokens}, {from.experts, list.experts}, {from.scores, list.scores}} {
+	}{{from.tokens, list.tokens}, {from.experts, list.experts}, {from.scores, list.scores}, {p.w.slots, p.at(p.w.gotSlots)}} {
+		if t.from == p.w.slots && !p.sums() {
+			continue
+		}
 		e := p.pairsOut(4, p.at(t.from), t.to)
 		e.InPlace = true
 		all = append(all, e)
@@ -268,7 +273,10 @@ func (p *pass) dispatch(at Step) error {
 		if err := p.packOwn(p.call, p.args.X.Ptr, p.split.RowTokens, &rows); err != nil {
 			return err
 		}
-		return p.entries()
+		if err := p.entries(); err != nil || !p.sums() {
+			return err
+		}
+		return p.findSums()
 	})
 	if err != nil {
 		return err
@@ -292,7 +300,10 @@ func (p *pass) dispatch(at Step) error {
 	if err := p.arrange(0, p.transport.Rank()); err != nil {
 		return err
 	}
-	if err := p.arrange(p.transport.Rank()+1, p.transport.Ranks()); err != nil || p.packs {
+	if err := p.arrange(p.transport.Rank()+1, p.transport.Ranks()); err != nil {
+		return err
+	}
+	if err := p.arrangeSlots(); err != nil || p.packs {
 		return err
 	}
 	return p.order(p.arranged, p.s, p.other())
@@ -326,8 +337,10 @@ func (p *pass) startOwn(lists []Exchange) error {
 				return err
 			}
 		}
-		if err := p.findRows(p.uploaded(p.plan.shifts)); err != nil {
-			return err
+		if !p.sums() {
+			if err := p.findRows(p.uploaded(p.plan.shifts)); err != nil {
+				return err
+			}
 		}
 		return p.arrange(own, own+1)
 	})
@@ -359,6 +372,9 @@ func (p *pass) findRows(shifts driver.DevicePtr) error {
 	if p.mine == 0 {
 		return nil
 	}
+	if p.sums() {
+		return p.sumPlaces(shifts)
+	}
 	return steps.Shift(p.call, p.s, exchange.ShiftArgs{
 		ExpertIDs: p.split.ExpertIDs, Places: p.split.Places, Shifts: shifts, Shifted: p.found, Pairs: p.mine * p.Config.TopK,
 	})
@@ -385,9 +401,15 @@ func (p *pass) giveBack(at Step) error {
 	}
 	for c := range p.chunks {
 		back := []Exchange{{}}
-		if !p.packs {
+		switch {
+		case p.sums():
+			back[0] = p.sumsBack(c, p.at(p.w.back), arrive)
+			if err := p.sumOthers(c, steps.SumRows, y, p.at(p.w.back)); err != nil {
+				return err
+			}
+		case !p.packs:
 			back = p.rowsBack(c, y, arrive)
-		} else {
+		default:
 			e := p.pairsBack(p.rowBytes(1), p.at(p.w.back), arrive)
 			e.InPlace = true
 			if err := p.packOthers(p.experts, y, p.at(p.w.inverse), &e); err != nil {
@@ -416,7 +438,11 @@ func (p *pass) giveBack(at Step) error {
 	if err := p.order(p.moved, stream, p.s); err != nil || p.mine == 0 {
 		return err
 	}
-	return p.span(Span{Name: "sum"}, p.s, func() error { return steps.Sum(p.call, p.s, p.home, p.found) })
+	home := p.home
+	if p.sums() {
+		home.Scores.Ptr = p.weights
+	}
+	return p.span(Span{Name: "sum"}, p.s, func() error { return steps.Sum(p.call, p.s, home, p.found) })
 }
 
 // order makes later work of one stream (parameter then) wait for the work queued so far on another

@@ -111,6 +111,7 @@ type member struct {
 	stream driver.Stream
 	memory *moe.Arena
 	args   Args
+	back   BackwardArgs // of the last backward pass
 }
 
 // deadline is the deadline of groups under test.

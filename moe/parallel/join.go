@@ -14,13 +14,13 @@ import (
 )
 
 // protocol is the version of the messages between ranks.
-const protocol = 3
+const protocol = 4
 
 // steps has the functions of package moe that queue the steps of a pass.
 var steps = hook.Ranks.(hook.Steps[*moe.Call, moe.ForwardArgs, moe.BackwardArgs, moe.Gradient])
 
 // Options are the choices of a rank that joins a group. All ranks must have the same Config,
-// MaxTokens and Chunks.
+// MaxTokens, Chunks and PartialSums.
 type Options struct {
 	// Config is the whole layer, with the experts of all ranks. Config.Rounding, Config.Lists and
 	// Config.LoRAAdapters are refused.
@@ -31,6 +31,10 @@ type Options struct {
 	// next chunk is multiplied. If Chunks is 0, each pass chooses it by the number of tokens. The
 	// bits of results do not depend on it.
 	Chunks int
+	// PartialSums lets a rank send the sum of its rows of Y for each token of another rank, and not the
+	// rows. Backward does the same with the rows of dX. Fewer bytes move, but the last bits of O and DX are
+	// not one GPU's, and depend on the number of ranks. The package comment defines the sums.
+	PartialSums bool
 	// Deadline is the longest time of a pass, and of Join. 0 means one minute.
 	Deadline time.Duration
 	// Layer has options for both layers of the rank: a cache, tilings, WithoutBackward.
@@ -66,8 +70,8 @@ type counts struct {
 	tokens      []int64
 }
 
-// Join makes a rank's part of a layer. If the ranks differ in protocol, Config, MaxTokens or
-// Chunks, it returns an error on every rank before the ranks exchange anything else.
+// Join makes a rank's part of a layer. If the ranks differ in protocol, Config, MaxTokens, Chunks
+// or PartialSums, it returns an error on every rank before the ranks exchange anything else.
 func Join(ctx context.Context, dev driver.Device, t Transport, o Options) (*Rank, error) {
 	if ctx == nil || dev == nil || t == nil {
 		return nil, errors.New("joining a group: want a context, a device and a transport, none of them nil")
@@ -120,7 +124,10 @@ const helloText = 60
 
 // hello returns the words that ranks compare when they join.
 func (r *Rank) hello() []int64 {
-	words := []int64{protocol, int64(r.transport.Ranks()), int64(r.MaxTokens), int64(r.Chunks)}
+	words := []int64{protocol, int64(r.transport.Ranks()), int64(r.MaxTokens), int64(r.Chunks), 0}
+	if r.PartialSums {
+		words[len(words)-1] = 1
+	}
 	text := make([]int64, helloText)
 	for i, b := range []byte(r.Config.String()) {
 		text[i/8%helloText] ^= int64(b) << (i % 8 * 8)
@@ -128,8 +135,8 @@ func (r *Rank) hello() []int64 {
 	return append(words, text...)
 }
 
-// agree returns an error if another rank has another protocol, number of ranks, MaxTokens, Chunks
-// or Config.
+// agree returns an error if another rank has another protocol, number of ranks, MaxTokens, Chunks,
+// PartialSums or Config.
 func (r *Rank) agree(ctx context.Context, at Step) error {
 	ctx, cancel := context.WithTimeout(ctx, r.Deadline)
 	defer cancel()
@@ -139,7 +146,7 @@ func (r *Rank) agree(ctx context.Context, at Step) error {
 	}
 	own := all[r.transport.Rank()]
 	for i, other := range all {
-		for j, field := range []string{"version of the protocol", "number of ranks", "MaxTokens", "number of chunks"} {
+		for j, field := range []string{"version of the protocol", "number of ranks", "MaxTokens", "number of chunks", "PartialSums"} {
 			if other[j] != own[j] {
 				return fmt.Errorf("rank %d has another %s: %d, this rank has %d", i, field, other[j], own[j])
 			}

@@ -56,8 +56,13 @@ func (r *Rank) planBytes() int64 {
 	ranks, words := r.transport.Ranks(), int64(0)
 	words += int64(ranks + r.Config.NumExperts + r.count + 1 + ranks*r.count)
 	portions := max(r.Chunks, mostChunks) + len(plan{}.own)
-	// Each expert is in up to three segments, each of which may have one entry that is not full.
-	entries := int64(r.windowPairs()/schedule.PairRows + 3*r.count)
+	// Each expert is in up to three segments, each of which may have one entry that is not full. With
+	// partial sums, each chunk has a segment, one chunk has two, and the own tokens have one.
+	segments := 3
+	if r.sums() {
+		segments = max(r.Chunks, mostChunks) + 2
+	}
+	entries := int64(r.windowPairs()/schedule.PairRows + segments*r.count)
 	return 4*words + int64(counterBytes)*int64(3+ranks+2*portions) + schedule.PairBytes*entries
 }
 
@@ -85,6 +90,10 @@ func (p *pass) newPlan(arrive, y driver.DevicePtr) (u plan) {
 		u.own[i] = u.portion(p, from, end, [2]int{own, own + 1})
 	}
 	for c := range p.chunks {
+		if p.sums() {
+			u.others = append(u.others, u.portion(p, first, first+count, p.homes(c)...))
+			continue
+		}
 		from, end := p.chunkOf(own, c)
 		u.others = append(u.others, u.portion(p, from, end, [2]int{0, own}, [2]int{own + 1, ranks}))
 	}
@@ -187,9 +196,10 @@ func (p *pass) multiply(of Span, s driver.Stream, part portion) error {
 }
 
 // productsOf returns the stream of the products of a chunk. The portions take turns on two streams. A
-// portion then starts on multiprocessors that the portion before it no longer needs.
+// portion then starts on multiprocessors that the portion before it no longer needs. With partial sums
+// the portions are on one stream, so that the sums of a chunk do not wait for multiprocessors.
 func (p *pass) productsOf(c int) driver.Stream {
-	if c%2 == 1 && c < p.chunks {
+	if c%2 == 1 && c < p.chunks && !p.sums() {
 		return p.other()
 	}
 	return p.s

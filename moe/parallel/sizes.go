@@ -19,7 +19,8 @@ type Sizes struct {
 	// rank's experts.
 	WindowRows, WindowPairs int
 	// Window is the size of the window and its list: received tokens, and the token, expert and
-	// score of each received pair. It is a part of Workspace, or of Saved if the pass saves.
+	// score of each received pair. With Options.PartialSums it also has the row of each pair, by token. It
+	// is a part of Workspace, or of Saved if the pass saves.
 	Window int64
 	// Saved is the largest size of a Saved buffer: the window, its list, H, and the H of the shared
 	// experts. SavedCounts is the
@@ -51,13 +52,20 @@ func (s *space) entries(pairs int) entries {
 
 // splitLayout has the offsets in bytes of the tensors of exchange.Split. offsets is the offset of
 // PairOffsets, and RowOffsets follows. found is the offset of the tensor of a pass with this name.
-type splitLayout struct{ rowRanks, pairs, places, rowTokens, rowPlaces, offsets, found int64 }
+// weights and slots are outputs of exchange.SumPlaces, if ranks send partial sums.
+type splitLayout struct {
+	rowRanks, pairs, places, rowTokens, rowPlaces, offsets, found int64
+	weights, slots                                                int64
+}
 
 func (r *Rank) splitLayout(s *space) (w splitLayout) {
 	for _, at := range []*int64{&w.rowRanks, &w.pairs, &w.places, &w.rowTokens, &w.rowPlaces, &w.found} {
 		*at = s.take(4 * int64(r.MaxTokens*r.Config.TopK))
 	}
 	w.offsets = s.take(8 * int64(r.Config.NumExperts+1))
+	if r.sums() {
+		w.weights, w.slots = s.take(4*int64(r.MaxTokens*r.Config.TopK)), s.take(4*int64(r.MaxTokens*r.Config.TopK))
+	}
 	return w
 }
 
@@ -71,25 +79,29 @@ type layout struct {
 	// writes.
 	uploads, gather, pairsOf, inverse int64
 	// send has the tokens to send, and sendEntries has the list of pairs of these tokens. y has the
-	// rows of Y of the rank's experts, and back has such rows if they are packed.
+	// rows of Y of the rank's experts, and back has such rows if they are packed, or has partial sums.
 	send        int64
 	sendEntries entries
 	y, back     int64
 	// window is the part for what the rank receives, unless the pass saves it in a Saved buffer.
 	window int64
-	bytes  int64
+	// gotSlots has the received slots of pairs, and slotScores the scores by token and slot, if ranks
+	// send partial sums.
+	gotSlots, slotScores int64
+	bytes                int64
 }
 
 // received has the addresses of what the rank receives: the window of tokens, and tokens, experts
 // and scores of the list of pairs. h and sharedH are where the experts and the shared experts save H,
-// or 0 if they do not save it.
-type received struct{ window, tokens, experts, scores, h, sharedH driver.DevicePtr }
+// or 0 if they do not save it. slots has the row of each token and slot, if ranks send partial sums.
+type received struct{ window, tokens, experts, scores, slots, h, sharedH driver.DevicePtr }
 
 // windowBytes returns the size of a window for a number of tokens, and of a list of pairs.
 func (r *Rank) windowBytes(rows, pairs int) int64 {
 	var s space
 	s.take(r.rowBytes(rows))
 	s.entries(pairs)
+	s.take(r.slotBytes(rows))
 	return s.bytes
 }
 
@@ -133,6 +145,7 @@ func (p *pass) place(saved *Saved, window moe.Buffer) (of received, err error) {
 	of.window = at(s.take(p.rowBytes(rows)))
 	list := s.entries(pairs)
 	of.tokens, of.experts, of.scores = at(list.tokens), at(list.experts), at(list.scores)
+	of.slots = at(s.take(p.slotBytes(rows)))
 	return of, nil
 }
 
@@ -176,9 +189,12 @@ func (r *Rank) layout() (w layout, err error) {
 	}
 	w.window = s.take(r.windowBytes(r.windowRows(), r.windowPairs()))
 	w.y = s.take(r.alignedBytes(r.windowPairs()))
-	w.back = s.take(r.rowBytes(r.packedRows()))
+	w.back = s.take(r.rowBytes(r.backRows()))
 	w.send = s.take(r.rowBytes(r.MaxTokens * min(c.TopK, ranks)))
 	w.sendEntries = s.entries(pairs)
+	if r.sums() {
+		w.gotSlots, w.slotScores = s.take(4*int64(r.windowPairs())), s.take(r.slotBytes(r.windowRows()))
+	}
 	w.bytes = s.bytes
 	return w, nil
 }

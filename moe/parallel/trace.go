@@ -10,7 +10,7 @@ import (
 
 // Span is a part of a pass on one stream of the device, in device time from the pass's first span.
 type Span struct {
-	// Name is "route", "pack", "arrange", "own experts", "dispatch", "experts", "return" or "sum". In a
+	// Name is "route", "pack", "arrange", "own experts", "dispatch", "experts", "partial sums", "return" or "sum". In a
 	// backward pass it can also be "shared experts", "losses", "dH", "scores", "logits", "dW2, dX",
 	// "dW1", "router", "partials", "biases" or "router bias".
 	Name string

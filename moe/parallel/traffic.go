@@ -15,7 +15,7 @@ type Traffic struct {
 	// pairs.
 	Imbalance float64
 	// SentBytes and ReceivedBytes are the bytes between this rank and others. Tokens and lists of
-	// pairs go one way, rows of Y the other.
+	// pairs go one way, rows of Y or their sums the other.
 	SentBytes, ReceivedBytes int64
 }
 
@@ -30,8 +30,13 @@ func (r *Rank) Traffic() (t Traffic) {
 		all += r.receives(&r.last, i)
 		if i != own {
 			there, here := r.pairsTo(&r.last, own, i), r.pairsTo(&r.last, i, own)
-			t.SentBytes += r.rowBytes(int(r.last.rows[own][i])) + exchange.EntryBytes*there + r.rowBytes(int(here))
-			t.ReceivedBytes += r.rowBytes(int(rows[own])) + exchange.EntryBytes*here + r.rowBytes(int(there))
+			toOwner, toHome, entry := r.last.rows[own][i], here, int64(exchange.EntryBytes)
+			fromOwner, fromHome := there, rows[own]
+			if r.sums() {
+				toHome, fromOwner, entry = rows[own], r.last.rows[own][i], entry+exchange.SlotBytes
+			}
+			t.SentBytes += r.rowBytes(int(toOwner+toHome)) + entry*there
+			t.ReceivedBytes += r.rowBytes(int(fromHome+fromOwner)) + entry*here
 		}
 	}
 	t.Pairs = r.receives(&r.last, own)

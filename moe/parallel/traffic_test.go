@@ -2,6 +2,7 @@ package parallel
 
 import (
 	"context"
+	"fmt"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -11,13 +12,19 @@ import (
 
 // TestTraffic compares the traffic of a pass with counts of the chosen experts.
 func TestTraffic(t *testing.T) {
+	for _, sums := range []bool{false, true} {
+		t.Run(fmt.Sprintf("partial sums %v", sums), func(t *testing.T) { testTraffic(t, sums) })
+	}
+}
+
+func testTraffic(t *testing.T, sums bool) {
 	c := testCase{config: small, tokens: []int{9, 8, 7}}
 	devs, err := devices()
 	require.NoError(t, err)
 	tr := c.oneGPU(t, devs[0])
 	want, err := tr.Results(false)
 	require.NoError(t, err)
-	members := join(t, c, Options{})
+	members := join(t, c, Options{PartialSums: sums})
 	require.Zero(t, members[0].Traffic())
 	forward(t, c, members, tr, want)
 	for i, m := range members {
@@ -39,14 +46,21 @@ func TestTraffic(t *testing.T) {
 					pairs += there[i]
 				}
 				each, entry := int64(2*small.Hidden), int64(12)
+				if sums {
+					entry = 16
+				}
 				for r, n := range there {
+					back := n
+					if sums {
+						back = 1
+					}
 					if home == i && r != i {
 						sent += each + entry*n
-						received += each * n
+						received += each * back
 					}
 					if home != i && r == i {
 						received += each + entry*n
-						sent += each * n
+						sent += each * back
 					}
 				}
 			}

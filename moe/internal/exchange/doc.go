@@ -12,6 +12,10 @@
 // packs rows to send. [Arrange] finds the rows of the entries that a rank receives. The layer's own
 // Aggregate kernel sums the rows of Y that come back. It reads the rows of the rank's own experts where
 // these experts wrote them: [Shift] changes the places of their pairs.
+//
+// If ranks send partial sums home, [SumPlaces] finds the rows and weights to add for each token, and
+// the slot of each pair among the token's pairs of a rank. The rank that has the experts sorts its rows by
+// token and slot with [Slots], and adds up the rows of each token of other ranks with Aggregate.
 package exchange
 
 import (
@@ -25,8 +29,8 @@ func First(experts, ranks, r int) int { return r * experts / ranks }
 // Kernels lists the kernels of the layer that holds a rank's tokens. OfRank lists the kernels of
 // the layer that holds a rank's experts.
 var (
-	Kernels = append(registry.Registry{OwnersKernel, EntriesKernel, ShiftKernel, RowsKernel, ScoresKernel, ScoresGivenKernel, TokenLossesKernel, SumLossesKernel}, PartsKernels.Kernels()...)
-	OfRank  = registry.Registry{ArrangeKernel, RowsKernel, WordsKernel, SumsKernel}
+	Kernels = append(registry.Registry{OwnersKernel, EntriesKernel, ShiftKernel, SumPlacesKernel, RowsKernel, ScoresKernel, ScoresGivenKernel, TokenLossesKernel, SumLossesKernel}, PartsKernels.Kernels()...)
+	OfRank  = registry.Registry{ArrangeKernel, SlotsKernel, RowsKernel, WordsKernel, SumsKernel}
 )
 
 // Split has the inputs and outputs of the kernels that sort a rank's pairs by expert, and its rows by

@@ -2,6 +2,7 @@ package exchange
 
 import (
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -185,6 +186,86 @@ func TestArrange(t *testing.T) {
 				kt.SameBits(t, gather, kt.Download[uint32](b, g, len(gather)), "gather")
 				kt.SameBits(t, pairs, kt.Download[uint32](b, p, len(pairs)), "pairs")
 				kt.SameBits(t, inverse, kt.Download[uint32](b, inv, len(inverse)), "inverse")
+			})
+		}
+	}
+}
+
+// TestSumPlaces checks rows, weights and slots against those that the host finds, for each rank.
+func TestSumPlaces(t *testing.T) {
+	for _, when := range kt.Timings() {
+		for i, s := range shapes {
+			t.Run(fmt.Sprintf("%s %+v", when.Name, s), func(t *testing.T) {
+				b := kt.New(t, when)
+				ids, ranks := s.ids()
+				own := i % s.ranks
+				n := len(ids)
+				scores, shifts, places, rowPlaces := make([]float32, n), make([]uint32, s.experts), make([]uint32, n), make([]uint32, n)
+				rows, weights, slots := make([]uint32, n+1), make([]uint32, n+1), kt.Poisoned[uint32](n+1)
+				for e := range shifts {
+					shifts[e] = uint32(1000*e) - 7
+				}
+				place := uint32(0)
+				for pair, rank := range ranks {
+					scores[pair], places[pair], rowPlaces[pair] = float32(pair)/7, order.NoRow, order.NoRow
+					rows[pair], weights[pair] = order.NoRow, math.Float32bits(1)
+					if rank < 0 {
+						continue
+					}
+					earlier := uint32(0)
+					for _, of := range ranks[pair/s.topK*s.topK : pair] {
+						if of == rank {
+							earlier++
+						}
+					}
+					places[pair], slots[place] = place, earlier
+					place++
+					if earlier == 0 {
+						rowPlaces[pair] = uint32(3 * pair)
+					}
+					rows[pair] = rowPlaces[pair]
+					if int(rank) == own {
+						rows[pair], weights[pair] = places[pair]+shifts[ids[pair]], math.Float32bits(scores[pair])
+					}
+				}
+				rows[n], weights[n] = kt.Poison, kt.Poison
+				gotRows, gotWeights, gotSlots := b.Room(4*len(rows)), b.Room(4*len(weights)), b.Room(4*len(slots))
+				kt.Run(b, SumPlaces{s.experts, s.topK}, max(1, (n+sumPlacesThreads-1)/sumPlacesThreads), SumPlacesArgs{
+					ExpertIDs: kt.Upload(b, ids), Scores: kt.Upload(b, scores), Places: kt.Upload(b, places), RowPlaces: kt.Upload(b, rowPlaces), Shifts: kt.Upload(b, shifts),
+					Rows: gotRows, Weights: gotWeights, Slots: gotSlots, Rank: own, Ranks: s.ranks, Pairs: n,
+				})
+				kt.SameBits(t, rows, kt.Download[uint32](b, gotRows, len(rows)), "rows")
+				kt.SameBits(t, weights, kt.Download[uint32](b, gotWeights, len(weights)), "weights")
+				kt.SameBits(t, slots, kt.Download[uint32](b, gotSlots, len(slots)), "slots")
+			})
+		}
+	}
+}
+
+// TestSlots checks the rows and scores of tokens with up to three entries. Entries before the first one
+// and after the last one are left out.
+func TestSlots(t *testing.T) {
+	for _, when := range kt.Timings() {
+		for _, n := range []int{1, 255, 600} {
+			t.Run(fmt.Sprintf("%s %d", when.Name, n), func(t *testing.T) {
+				const topK, first = 3, 50
+				b, r := kt.New(t, when), rand.New(rand.NewPCG(uint64(n), 3))
+				all := first + n + 7
+				tokens, slots, inverse, scores := make([]int32, all), make([]uint32, all), make([]uint32, all), make([]float32, all)
+				rows, weights := kt.Poisoned[uint32](all*topK), kt.Poisoned[uint32](all*topK)
+				for i, at := range r.Perm(all * topK)[:all] {
+					tokens[i], slots[i], inverse[i], scores[i] = int32(at/topK), uint32(at%topK), r.Uint32(), r.Float32()
+					if i >= first && i < first+n {
+						rows[at], weights[at] = inverse[i], math.Float32bits(scores[i])
+					}
+				}
+				gotRows, gotWeights := b.Room(4*len(rows)), b.Room(4*len(weights))
+				kt.Run(b, Slots{topK}, (n+slotsThreads-1)/slotsThreads, SlotsArgs{
+					Tokens: kt.Upload(b, tokens), Scores: kt.Upload(b, scores), Slots: kt.Upload(b, slots), Inverse: kt.Upload(b, inverse),
+					First: first, Count: n, Rows: gotRows, Weights: gotWeights,
+				})
+				kt.SameBits(t, rows, kt.Download[uint32](b, gotRows, len(rows)), "rows")
+				kt.SameBits(t, weights, kt.Download[uint32](b, gotWeights, len(weights)), "weights")
 			})
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"sonicmoe/jit"
 	"sonicmoe/moe/internal/exchange"
 	"sonicmoe/moe/internal/gradient"
+	"sonicmoe/moe/internal/kernel"
 	"sonicmoe/moe/internal/route/training"
 )
 
@@ -39,6 +40,12 @@ type Steps[C, F, B, G any] struct {
 	// of some of these rows.
 	Arrange func(c C, s driver.Stream, of exchange.ArrangeArgs) error
 	Experts func(c C, s driver.Stream, f F, of exchange.Work) error
+	// SumPlaces and Slots queue the kernels of this name, for ranks that send partial sums. Slots takes a
+	// call of the experts' layer. SumRows queues the sums of rows of Y for some received tokens, and
+	// SumGradientRows those of rows of dX. Both take a call of the experts' layer.
+	SumPlaces                func(c C, s driver.Stream, of exchange.SumPlacesArgs) error
+	Slots                    func(c C, s driver.Stream, of exchange.SlotsArgs) error
+	SumRows, SumGradientRows func(c C, s driver.Stream, of kernel.AggregateArgs) error
 	// Returned returns the address where the T·K rows from the experts' ranks arrive. Sum queues
 	// the shared experts and the sum over each token's rows. places [T, K] u32 has the index of the
 	// row of each pair.
