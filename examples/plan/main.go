@@ -38,6 +38,7 @@ func run(ctx context.Context, args []string, out, _ io.Writer) error {
 	plot := set.String("plot", "", "draw the costs to this .png or .svg `file`")
 	table := set.Bool("works", false, "write a Markdown table of what a layer computes of each model, and nothing else")
 	over := set.String("ranks", "", "print what a rank needs and sends if the experts are spread over `N` GPUs, or over each of 8,64,512 GPUs")
+	sums := set.Bool("partial-sums", false, "with -ranks: each rank sends a sum for each token, and not a row for each of its experts")
 	names, err := program.ParseWithArguments(set, args, out)
 	if err != nil {
 		return err
@@ -65,7 +66,7 @@ func run(ctx context.Context, args []string, out, _ io.Writer) error {
 		return works(out, plans)
 	}
 	if ranks != nil {
-		return writeRanks(out, plans, ranks, *tokens)
+		return writeRanks(out, plans, ranks, *tokens, *sums)
 	}
 	if err := write(out, plans, *tokens); err != nil {
 		return err

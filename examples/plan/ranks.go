@@ -27,6 +27,7 @@ const (
 	netRate   = 45e9
 	startTime = 23 * time.Microsecond
 	entrySize = 12 // bytes for each (token, expert) pair in the list that is sent with the tokens
+	slotSize  = 4  // bytes for each such pair that partial sums add to the list
 )
 
 // sent counts bytes that a rank sends: to ranks of its own host, and to other hosts.
@@ -65,16 +66,19 @@ func toEach(ranks int, bytes float64) sent {
 }
 
 // over returns the figures of the plan's layer over a number of ranks, with a number of tokens
-// on each.
-func (p plan) over(ranks, tokens int) spread {
-	c := p.Config
+// on each. sums reports whether a rank sends a sum for each token, and not a row for each pair.
+func (p plan) over(ranks, tokens int, sums bool) spread {
+	c, entry := p.Config, entrySize
+	if sums = sums && ranks > 1; sums {
+		entry += slotSize
+	}
 	s := spread{ranks: ranks, experts: (c.NumExperts + ranks - 1) / ranks}
 	shapes, rowBytes := c.Shapes(0), float64(c.Shapes(1).X.Bytes())
 	for _, of := range []moe.Shape{shapes.W1, shapes.W3, shapes.W2} {
 		s.weights += of.Bytes() / int64(c.NumExperts) * int64(s.experts)
 	}
 	all, each := int64(ranks*tokens), int64(min(c.TopK, s.experts))
-	s.window = all * (int64(rowBytes) + each*entrySize)
+	s.window = all * (int64(rowBytes) + each*int64(entry))
 	s.saved = s.window + c.Shapes(1).H.Bytes()/int64(c.TopK)*each*all
 	// A token is not sent to a rank if all of its experts belong to other ranks.
 	misses := 1.0
@@ -83,9 +87,12 @@ func (p plan) over(ranks, tokens int) spread {
 	}
 	pairs := float64(tokens*c.TopK) / float64(ranks) // that a rank sends to each other rank
 	rows := toEach(ranks, float64(tokens)*(1-misses)*rowBytes)
-	s.out = rows.plus(toEach(ranks, pairs*entrySize))
+	s.out = rows.plus(toEach(ranks, pairs*float64(entry)))
 	s.back = toEach(ranks, pairs*rowBytes)
 	chunks := parallel.Chunks(c.NumExperts, ranks)
+	if sums {
+		s.back, chunks = rows, min(chunks, ranks-1) // a chunk has the tokens of some ranks
+	}
 	part := s.back
 	part.inside, part.outside = part.inside/float64(chunks), part.outside/float64(chunks)
 	own := p.Forward / time.Duration(2*ranks)
@@ -112,10 +119,14 @@ func ranksOf(list string) (ranks []int, err error) {
 }
 
 // writeRanks prints the figures of a rank for each plan and each number of ranks.
-func writeRanks(out io.Writer, plans []plan, ranks []int, tokens int) error {
+func writeRanks(out io.Writer, plans []plan, ranks []int, tokens int, sums bool) error {
+	note := ""
+	if sums {
+		note = "Ranks send partial sums: O and DX do not have one GPU's bits.\n"
+	}
 	fmt.Fprintf(out, "One layer, %d tokens a rank, any expert as likely as any other. A PREDICTION: copies at %.0f GB/s in a host of %d GPUs, as measured\n"+
 		"between two H200; %.0f GB/s a GPU between hosts, which is assumed; products at the roofline. Window and saved have room for all\n"+
-		"tokens of all ranks. The last columns are the time of a pass over the time of one GPU with the same tokens a rank.\n\n", tokens, copyRate/1e9, hostRanks, netRate/1e9)
+		"tokens of all ranks. The last columns are the time of a pass over the time of one GPU with the same tokens a rank.\n%s\n", tokens, copyRate/1e9, hostRanks, netRate/1e9, note)
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(w, "model\tranks\texperts\tweights\twindow\tsaved\tsent forward\tbackward\tnot hidden\tbackward\tforward\tbackward\t")
 	fmt.Fprintln(w, "\t\ta rank\tMiB\tMiB\tMiB\tMB\tMB\tms\tms\tof one GPU\tof one GPU\t")
@@ -125,7 +136,7 @@ func writeRanks(out io.Writer, plans []plan, ranks []int, tokens int) error {
 				fmt.Fprintf(w, "%s\t%d\tfewer experts than ranks\t\t\t\t\t\t\t\t\t\t\n", p.Name, n)
 				continue
 			}
-			s := p.over(n, tokens)
+			s := p.over(n, tokens, sums)
 			ratio := func(pass, left time.Duration) float64 { return (pass + left).Seconds() / pass.Seconds() }
 			fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%d\t%d\t%.0f\t%.0f\t%s\t%s\t%.2f\t%.2f\t\n", p.Name, n, s.experts, s.weights>>20, s.window>>20, s.saved>>20,
 				s.out.plus(s.back).total()/1e6, s.grads.total()/1e6, ms(s.left), ms(s.gradsLeft), ratio(p.Forward, s.left), ratio(p.Backward, s.gradsLeft))

@@ -18,7 +18,7 @@ import (
 // TestOver compares the figures of a rank with values computed by hand.
 func TestOver(t *testing.T) {
 	p := plan{Model: checkpoint.Model{Config: moe.Config{Hidden: 64, Intermediate: 32, NumExperts: 4, TopK: 2}}, Cost: moe.Cost{Forward: time.Second}}
-	s := p.over(2, 6)
+	s := p.over(2, 6, false)
 	require.Equal(t, 2, s.experts)
 	require.EqualValues(t, 2*(2*64*64+2*64*32), s.weights)
 	require.EqualValues(t, 12*(128+2*12), s.window)
@@ -30,17 +30,25 @@ func TestOver(t *testing.T) {
 	router := parallel.RouterBytes(p.Config, 12)
 	require.InDelta(t, 6*5.0/6*128+2*6*4+6*128+float64(router)/2, s.grads.inside, 1e-9)
 	start := startTime.Seconds()
-	require.Zero(t, p.over(2, 6_000_000).left) // the products take a second
+	require.Zero(t, p.over(2, 6_000_000, false).left) // the products take a second
 	p.Forward = 2 * time.Millisecond
 	// Half of the products of own tokens take 0.5 ms, and the products of the first chunk, too.
-	require.InDelta(t, (712e6+768e6)/393e9+2*start-0.5e-3-2*0.5e-3, p.over(2, 6_000_000).left.Seconds(), 1e-6)
+	require.InDelta(t, (712e6+768e6)/393e9+2*start-0.5e-3-2*0.5e-3, p.over(2, 6_000_000, false).left.Seconds(), 1e-6)
 	rest := (640e6+2*24e6+float64(parallel.RouterBytes(p.Config, 12_000_000))/2)/393e9 + 4*start
 	p.Backward = time.Second
-	require.InDelta(t, rest, p.over(2, 6_000_000).gradsLeft.Seconds(), 1e-6)
+	require.InDelta(t, rest, p.over(2, 6_000_000, false).gradsLeft.Seconds(), 1e-6)
 	p.Forward, p.Backward = 0, 0 // no time of products that could hide a transfer
-	require.InDelta(t, (712e6+768e6)/393e9+2*start, p.over(2, 6_000_000).left.Seconds(), 1e-6)
-	require.InDelta(t, rest+768e6/393e9+start, p.over(2, 6_000_000).gradsLeft.Seconds(), 1e-6)
-	one := p.over(1, 6)
+	require.InDelta(t, (712e6+768e6)/393e9+2*start, p.over(2, 6_000_000, false).left.Seconds(), 1e-6)
+	require.InDelta(t, rest+768e6/393e9+start, p.over(2, 6_000_000, false).gradsLeft.Seconds(), 1e-6)
+	// With partial sums the rows of dO and of dX are as many as the tokens, and an entry has a slot.
+	sums := p.over(2, 6, true)
+	require.Equal(t, sent{inside: 6*5.0/6*128 + 6*16}, sums.out)
+	require.Equal(t, sent{inside: 6 * 5.0 / 6 * 128}, sums.back)
+	require.EqualValues(t, 12*(128+2*16), sums.window)
+	require.InDelta(t, 2*6*5.0/6*128+2*6*4+float64(router)/2, sums.grads.inside, 1e-9)
+	require.InDelta(t, (736e6+640e6)/393e9+2*start, p.over(2, 6_000_000, true).left.Seconds(), 1e-6)
+	require.Equal(t, p.over(1, 6, false), p.over(1, 6, true))
+	one := p.over(1, 6, false)
 	require.Zero(t, one.out.total()+one.back.total()+one.grads.total())
 	require.Zero(t, one.left+one.gradsLeft)
 }

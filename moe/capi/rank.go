@@ -81,7 +81,7 @@ func sm_go_join(dev C.sm_handle, config *C.sm_config, joining *C.sm_joining, out
 // join meets the other ranks and makes the rank's layers.
 func (r *rank) join(j *C.sm_joining, c moe.Config, opts []moe.Option) error {
 	o := parallel.Options{
-		Config: c, MaxTokens: int(j.max_tokens), Chunks: int(j.chunks), Deadline: time.Duration(j.deadline_ms) * time.Millisecond,
+		Config: c, MaxTokens: int(j.max_tokens), Chunks: int(j.chunks), PartialSums: j.partial_sums != 0, Deadline: time.Duration(j.deadline_ms) * time.Millisecond,
 		Layer: append(opts, withBundles()),
 	}
 	if o.Deadline <= 0 {

@@ -272,6 +272,7 @@ typedef struct sm_joining {
 	sm_exchange exchange; /* NULL if NCCL moves the bytes, which needs a GPU for each rank */
 	void *context;       /* the first argument of exchange and of allocate */
 	sm_allocate allocate; /* NULL, or the function for passes with h = SM_ALLOCATE */
+	int64_t partial_sums; /* 1 to send a sum for each token and rank, 0 to send a row for each expert; O and DX differ in their last bits */
 } sm_joining;
 
 /* The field h of a pass whose memory h the rank asks for, when it knows how much it needs. */

@@ -49,6 +49,7 @@ class _Joining(ctypes.Structure):
         ("exchange", _Exchange),
         ("context", ctypes.c_void_p),
         ("allocate", _Allocate),
+        ("partial_sums", ctypes.c_int64),
     ]
 
 
@@ -63,12 +64,14 @@ class _Sizes(ctypes.Structure):
 @dataclasses.dataclass(frozen=True)
 class Spread:
     """How a layer's experts are spread: the process group, the largest number of tokens of a rank,
-    the number of chunks of an exchange (0 for a choice by size), and the deadline in seconds."""
+    the number of chunks of an exchange (0 for a choice by size), the deadline in seconds, and whether
+    ranks send partial sums."""
 
     group: dist.ProcessGroup
     max_tokens: int
     chunks: int = 0
     deadline: float = 60.0
+    partial_sums: bool = False
 
     def experts(self, c: Config) -> tuple[int, int]:
         """Returns the number of this rank's first expert, and the number of its experts."""
@@ -85,7 +88,7 @@ class Spread:
         return shapes(c)[: len(ROUTER)] + expert_shapes(own)
 
 
-def spread(c: Config, group, max_tokens: int, chunks: int, deadline: float) -> tuple[Spread, DeviceMesh | None]:
+def spread(c: Config, group, max_tokens: int, chunks: int, deadline: float, partial_sums: bool) -> tuple[Spread, DeviceMesh | None]:
     """Returns how the experts of a layer are spread over a process group or a mesh, and the
     mesh."""
     mesh = group if isinstance(group, DeviceMesh) else None
@@ -99,7 +102,7 @@ def spread(c: Config, group, max_tokens: int, chunks: int, deadline: float) -> t
         raise ArgumentError(f"group is {group!r:.60}, must be a process group or a DeviceMesh of torch.distributed")
     if not isinstance(max_tokens, int) or max_tokens < 1:
         raise ArgumentError(f"max_tokens is {max_tokens!r}, must be the largest number of tokens of a rank in a pass")
-    of = Spread(group, max_tokens, chunks, deadline)
+    of = Spread(group, max_tokens, chunks, deadline, partial_sums)
     of.shapes(c)  # raises if a rank would have no expert
     return of, mesh
 
@@ -143,7 +146,7 @@ class Rank:
         joining = _Joining(
             size=ctypes.sizeof(_Joining), rank=self.rank, ranks=self.ranks, max_tokens=of.max_tokens, chunks=of.chunks,
             deadline_ms=int(of.deadline * 1000), address=address.encode(), token=token.encode(), exchange=self._exchange,
-            allocate=self._allocate,
+            allocate=self._allocate, partial_sums=int(of.partial_sums),
         )  # fmt: skip
         lib, out = library(), ctypes.c_uint64()
         self._check(lib.sm_join(self.device, _ConfigStruct.of(c), ctypes.byref(joining), out))

@@ -128,6 +128,10 @@ class SonicMoE(nn.Module):
     rank in a pass. deadline is the longest time of a pass in seconds: if a rank fails, the passes
     of all ranks raise an error. All ranks must make the same passes in the same order, and want the
     same gradients. To spread the experts of layers that exist already, use shard_experts.
+
+    With partial_sums, a rank adds up its experts' rows for each token of another rank, and sends the
+    sum instead of the rows. Fewer bytes move. The output and the gradient of x then differ in their
+    last bits from those of one device, and depend on the number of ranks, but not on the run.
     """
 
     _pair = False
@@ -146,7 +150,8 @@ class SonicMoE(nn.Module):
         self, hidden: int, intermediate: int, num_experts: int, top_k: int, *, balance: float = 0.0, z_loss: float = 0.0,
         balance_by: str = "batch", lora_rank: int = 0, lora_alpha: float = 0.0, rslora: bool = False,
         lora_dtype: torch.dtype = torch.float32, device=None, dtype: torch.dtype = torch.bfloat16,
-        group=None, max_tokens: int = 0, chunks: int = 0, deadline: float = 60.0, **config,
+        group=None, max_tokens: int = 0, chunks: int = 0, deadline: float = 60.0,
+        partial_sums: bool = False, **config,
     ):  # fmt: skip
         super().__init__()
         if balance_by not in ("batch", "sequence"):
@@ -175,7 +180,7 @@ class SonicMoE(nn.Module):
         self._f32 = tuple(i for i, (_, dtype, _) in enumerate(shapes(c)) if dtype is torch.float32)
         self._scales = tuple(i for i, (n, dtype, _) in enumerate(shapes(c)) if dtype in CONFIG_TYPES and n in _SCALES)
         if group is not None:
-            self._spread_over(group, max_tokens, chunks, deadline)
+            self._spread_over(group, max_tokens, chunks, deadline, partial_sums)
         for what, dtype, shape in self._shapes():
             if dtype is not None:
                 self._make(what, torch.empty((1, *shape) if what == "shared_gate" else shape, device=device, dtype=dtype))
@@ -187,13 +192,13 @@ class SonicMoE(nn.Module):
         """Returns names, types and shapes of WEIGHTS in this process."""
         return shapes(self.config) if self._spread is None else self._spread.shapes(self.config)
 
-    def _spread_over(self, group, max_tokens: int, chunks: int, deadline: float) -> None:
+    def _spread_over(self, group, max_tokens: int, chunks: int, deadline: float, partial_sums: bool) -> None:
         """Sets how the layer's experts are spread over ranks. It changes no parameter."""
         from ._ranks import spread  # not every torch has torch.distributed
 
         if self.config.lora_adapters:
             raise ArgumentError(f"the layer has a table of {self.config.lora_adapters} adapters, must have none with a group")
-        self._spread, self._mesh = spread(self.config, group, max_tokens, chunks, deadline)
+        self._spread, self._mesh = spread(self.config, group, max_tokens, chunks, deadline, partial_sums)
         self._plain = False
 
     def _place(self, what: str) -> None:

@@ -11,7 +11,7 @@ from .module import SonicMoE
 
 
 @torch.no_grad()
-def shard_experts(module: nn.Module, mesh, *, max_tokens: int, chunks: int = 0, deadline: float = 60.0) -> nn.Module:
+def shard_experts(module: nn.Module, mesh, *, max_tokens: int, chunks: int = 0, deadline: float = 60.0, partial_sums: bool = False) -> nn.Module:
     """Spreads the experts of every SonicMoE in a module over ranks, and returns the module:
 
         mesh = torch.distributed.init_device_mesh("cuda", (8,))
@@ -31,7 +31,7 @@ def shard_experts(module: nn.Module, mesh, *, max_tokens: int, chunks: int = 0, 
             raise ArgumentError("the experts of a SonicMoE are spread over ranks already, must be whole")
         if any(WEIGHTS[i] in PER_EXPERT for i, *_ in layer._reads):
             raise ArgumentError("the experts of a DbrxFFN are rows of one matrix, must have a dimension of their own to be spread")
-        layer._spread_over(mesh, max_tokens, chunks, deadline)
+        layer._spread_over(mesh, max_tokens, chunks, deadline, partial_sums)
         first, count = layer._spread.experts(layer.config)
         layer._factors = tuple((i, dtype, (count, *shape[1:])) for i, dtype, shape in layer._factors)
         for i, (modules, name) in layer._paths:

@@ -61,6 +61,11 @@ def train(rank, ranks, folder):
     return step(sonicmoe_go.shard_experts(whole(bias=True, router_bias=True), dist.group.WORLD, max_tokens=64), *inputs(rank, ranks))
 
 
+def sums(rank, ranks, folder):
+    """Trains a layer whose ranks send partial sums for one step."""
+    return step(sonicmoe_go.shard_experts(whole(), dist.group.WORLD, max_tokens=64, partial_sums=True), *inputs(rank, ranks))
+
+
 def sharded(ranks) -> sonicmoe_go.SonicMoE:
     return sonicmoe_go.shard_experts(whole(), dist.init_device_mesh("cpu", (ranks,)), max_tokens=64)
 

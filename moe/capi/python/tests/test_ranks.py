@@ -60,6 +60,15 @@ def test_bits_of_one_process(tmp_path):
     same(run("train", 3, tmp_path), of.step(of.whole(bias=True, router_bias=True), *of.inputs(0, 0)))
 
 
+def test_partial_sums(tmp_path):
+    """Only the output and the gradient of x have other bits, and are close."""
+    got, want = run("sums", 3, tmp_path), of.step(of.whole(), *of.inputs(0, 0))
+    for name in ("o", "x"):
+        one, sums = want.pop(name).float(), torch.cat([g[name] for g in got]).float()
+        assert 0 < (sums - one).norm() < one.norm() / 128, name
+    same(got, want)
+
+
 def test_checkpoint_of_four_on_two(tmp_path):
     """A layer that was saved on four ranks trains on two ranks as on one process."""
     saved, loaded = run("save", 4, tmp_path), run("load", 2, tmp_path)
