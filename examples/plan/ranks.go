@@ -28,6 +28,7 @@ const (
 	startTime = 23 * time.Microsecond
 	entrySize = 12 // bytes for each (token, expert) pair in the list that is sent with the tokens
 	slotSize  = 4  // bytes for each such pair that partial sums add to the list
+	lossSize  = 8  // bytes for each token's balance loss and z-loss
 )
 
 // sent counts bytes that a rank sends: to ranks of its own host, and to other hosts.
@@ -52,8 +53,8 @@ type spread struct {
 	// arrive if all tokens come to this rank, and saved of H and window in that case.
 	weights, window, saved int64
 	// out has tokens and the list of each token's experts, and back has rows of Y. grads has what
-	// a backward pass sends: rows of dO and dX, gradients of scores and logits, and the router's
-	// partial sums.
+	// a backward pass sends: rows of dO and dX, gradients of scores and logits, losses, the partial sums of
+	// the router and of the shared experts, and the shared experts' gradients.
 	out, back, grads sent
 	// left is the time of exchanges that products do not hide, of both passes.
 	left, gradsLeft time.Duration
@@ -100,10 +101,29 @@ func (p plan) over(ranks, tokens int, sums bool) spread {
 	s.left = max(0, s.out.took()-own) + max(0, part.took()-own, s.back.took()-own-earlier)
 
 	words, router := toEach(ranks, pairs*4), toEach(ranks, float64(parallel.RouterBytes(c, ranks*tokens))/float64(ranks))
-	s.grads = rows.plus(words).plus(words).plus(s.back).plus(router)
 	// dW1, a third of the products of a backward pass, hides the rows of dX.
-	s.gradsLeft = rows.took() + 2*words.took() + router.took() + max(0, s.back.took()-p.Backward/3)
+	s.grads, s.gradsLeft = s.back, max(0, s.back.took()-p.Backward/3)
+	for _, of := range append([]sent{rows, words, words, router, toEach(ranks, lossSize*float64(tokens))}, sharedOver(c, ranks, tokens)...) {
+		s.grads, s.gradsLeft = s.grads.plus(of), s.gradsLeft+of.took()
+	}
 	return s
+}
+
+// sharedOver returns what a rank sends for the gradients of shared experts. A rank sends a part of its
+// partial sums to each rank that adds up this part, and then its own part of the gradients to all ranks.
+// The gate is a router with one expert.
+func sharedOver(c moe.Config, ranks, tokens int) (list []sent) {
+	if c.SharedExperts == 0 {
+		return nil
+	}
+	all, part := ranks*tokens, float64(ranks)
+	elements := float64(parallel.SharedBytes(c, 1)) / 4
+	list = append(list, toEach(ranks, float64(parallel.SharedBytes(c, all))/part/part), toEach(ranks, elements*float64(c.Type.Bytes())/part))
+	if c.SharedGate {
+		c.NumExperts = 1
+		list = append(list, toEach(ranks, float64(parallel.RouterBytes(c, all))/part))
+	}
+	return list
 }
 
 // ranksOf returns the numbers of ranks of a list such as "8,64,512".

@@ -28,13 +28,13 @@ func TestOver(t *testing.T) {
 	require.Equal(t, sent{inside: 6*5.0/6*128 + 6*12}, s.out)
 	require.Equal(t, sent{inside: 6 * 128}, s.back)
 	router := parallel.RouterBytes(p.Config, 12)
-	require.InDelta(t, 6*5.0/6*128+2*6*4+6*128+float64(router)/2, s.grads.inside, 1e-9)
+	require.InDelta(t, 6*5.0/6*128+2*6*4+6*128+float64(router)/2+6*8, s.grads.inside, 1e-9)
 	start := startTime.Seconds()
 	require.Zero(t, p.over(2, 6_000_000, false).left) // the products take a second
 	p.Forward = 2 * time.Millisecond
 	// Half of the products of own tokens take 0.5 ms, and the products of the first chunk, too.
 	require.InDelta(t, (712e6+768e6)/393e9+2*start-0.5e-3-2*0.5e-3, p.over(2, 6_000_000, false).left.Seconds(), 1e-6)
-	rest := (640e6+2*24e6+float64(parallel.RouterBytes(p.Config, 12_000_000))/2)/393e9 + 4*start
+	rest := (640e6+2*24e6+48e6+float64(parallel.RouterBytes(p.Config, 12_000_000))/2)/393e9 + 5*start
 	p.Backward = time.Second
 	require.InDelta(t, rest, p.over(2, 6_000_000, false).gradsLeft.Seconds(), 1e-6)
 	p.Forward, p.Backward = 0, 0 // no time of products that could hide a transfer
@@ -45,12 +45,25 @@ func TestOver(t *testing.T) {
 	require.Equal(t, sent{inside: 6*5.0/6*128 + 6*16}, sums.out)
 	require.Equal(t, sent{inside: 6 * 5.0 / 6 * 128}, sums.back)
 	require.EqualValues(t, 12*(128+2*16), sums.window)
-	require.InDelta(t, 2*6*5.0/6*128+2*6*4+float64(router)/2, sums.grads.inside, 1e-9)
+	require.InDelta(t, 2*6*5.0/6*128+2*6*4+float64(router)/2+6*8, sums.grads.inside, 1e-9)
 	require.InDelta(t, (736e6+640e6)/393e9+2*start, p.over(2, 6_000_000, true).left.Seconds(), 1e-6)
 	require.Equal(t, p.over(1, 6, false), p.over(1, 6, true))
 	one := p.over(1, 6, false)
 	require.Zero(t, one.out.total()+one.back.total()+one.grads.total())
 	require.Zero(t, one.left+one.gradsLeft)
+}
+
+// TestSharedOver checks the bytes of the shared experts' gradients: three weights of 64 by 32, whose sums
+// over up to 8,192 tokens are in FP32. Two ranks have three such ranges, so a rank has one and a half on
+// average. It sends one half of each, and one half of the gradients.
+func TestSharedOver(t *testing.T) {
+	c := moe.Config{Hidden: 64, Intermediate: 32, NumExperts: 4, TopK: 2}
+	require.Empty(t, sharedOver(c, 2, 12_000))
+	c.SharedExperts = 1
+	list := sharedOver(c, 2, 12_000)
+	require.Equal(t, []sent{{inside: 1.5 * 4 * 3 * 64 * 32 / 2}, {inside: 2 * 3 * 64 * 32 / 2}}, list)
+	c.SharedGate = true
+	require.Equal(t, append(list, sent{inside: float64(parallel.RouterBytes(moe.Config{Hidden: 64, NumExperts: 1}, 24_000)) / 2}), sharedOver(c, 2, 12_000))
 }
 
 // TestHosts checks that ranks beyond the eighth are in other hosts, and that the slower network

@@ -7,6 +7,7 @@ import (
 	"sonicmoe/moe"
 	"sonicmoe/moe/internal/exchange"
 	"sonicmoe/moe/internal/kernel/drouter"
+	"sonicmoe/moe/internal/kernel/dw"
 )
 
 // Sizes has the sizes of a rank's buffers in bytes, for any pass with up to MaxTokens tokens on
@@ -232,4 +233,14 @@ func (w *splitLayout) split(p driver.DevicePtr, r *Rank, tokens int, routing moe
 func RouterBytes(c moe.Config, tokens int) int64 {
 	d := drouter.DRouter{Hidden: c.Hidden, NumExperts: c.NumExperts}
 	return d.PartialBytes(tokens)
+}
+
+// SharedBytes returns the size of the partial sums of the shared experts' gradients, for a number of tokens
+// of all ranks. Each rank gets its part of all of them in a backward pass.
+func SharedBytes(c moe.Config, tokens int) int64 {
+	shapes, elements := c.Shapes(0), int64(0)
+	for _, id := range sharedExperts {
+		elements += shapes.Of(id).Elements()
+	}
+	return 4 * elements * int64((tokens+dw.SplitRows-1)/dw.SplitRows)
 }
