@@ -35,15 +35,23 @@ func (w indices) loraTiles(p driver.DevicePtr, which int64) gemm.TileArgs {
 // padLoRA queues the kernel that pads the adapter's factors, if their rank is no multiple of 8. It
 // changes the addresses in w to the addresses of the padded factors in the workspace at p.
 func (q *queue) padLoRA(w *Weights, p driver.DevicePtr, places indices) {
-	if !spec.PadsRank(q.layer.of.Config) {
-		return
+	if to, pads := q.padded(w, p, places); pads {
+		launch(q, kernel.PadKernel, to)
 	}
-	to := kernel.PadArgs{
+}
+
+// padded changes the addresses in w to the addresses of padded factors, and returns the arguments of the
+// kernel that pads. pads reports whether the layer's factors are padded.
+func (q *queue) padded(w *Weights, p driver.DevicePtr, places indices) (to kernel.PadArgs, pads bool) {
+	if !spec.PadsRank(q.layer.of.Config) {
+		return to, false
+	}
+	to = kernel.PadArgs{
 		LoraA1: w.LoraA1.Ptr, LoraB1: w.LoraB1.Ptr, LoraB3: w.LoraB3.Ptr, LoraA2: w.LoraA2.Ptr, LoraB2: w.LoraB2.Ptr,
 		ToLoraA1: at(p, places.loraA1), ToLoraB1: at(p, places.loraB1), ToLoraB3: at(p, places.loraB3), ToLoraA2: at(p, places.loraA2), ToLoraB2: at(p, places.loraB2),
 	}
-	launch(q, kernel.PadKernel, to)
 	w.LoraA1.Ptr, w.LoraB1.Ptr, w.LoraB3.Ptr, w.LoraA2.Ptr, w.LoraB2.Ptr = to.ToLoraA1, to.ToLoraB1, to.ToLoraB3, to.ToLoraA2, to.ToLoraB2
+	return to, true
 }
 
 // paddedFactorBytes returns the size of the largest gradient of a factor with the padded rank, in FP32.

@@ -34,6 +34,7 @@ func (q *queue) products(n work, f *ForwardArgs, w pieces) {
 	q.unpack(&f.Weights, f.Workspace.Ptr, w.indices)
 	switch {
 	case n.list || !small.decodes(n.tokens): // a list may give an expert more rows than there are tokens
+		q.padLoRA(&f.Weights, f.Workspace.Ptr, w.indices)
 		q.largeBatchProducts(n, f, w)
 	case small.isWide(n.tokens):
 		q.smallBatchProducts(n, f, w, decode.WideUpKernel, decode.WideDownKernel, f.W1.Ptr, f.W2.Ptr)
@@ -55,7 +56,8 @@ func (q *queue) smallBatchProducts(n work, f *ForwardArgs, w pieces, up *registr
 	q.adapt(kernel.AdaptDownKernel, n, f, w)
 }
 
-// largeBatchProducts queues the products of a large batch or of a list.
+// largeBatchProducts queues the products of a large batch or of a list. The weights are unpacked, and an
+// adapter's factors are padded.
 func (q *queue) largeBatchProducts(n work, f *ForwardArgs, w pieces) {
 	p := f.Workspace.Ptr
 	up, scores := kernel.UpInferenceKernel, f.Scores.Ptr
@@ -66,7 +68,6 @@ func (q *queue) largeBatchProducts(n work, f *ForwardArgs, w pieces) {
 	if n.list {
 		scores = f.List.Scores.Ptr
 	}
-	q.padLoRA(&f.Weights, p, w.indices)
 	q.loraUp(n, f, w)
 	launch(q, up, kernel.UpArgs{
 		X: f.X.Ptr, Gather: at(p, w.gather), W1: f.W1.Ptr, W3: f.W3.Ptr, B1: f.B1.Ptr, B3: f.B3.Ptr,

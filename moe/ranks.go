@@ -130,11 +130,20 @@ func (c *Call) expertsOfRank(s driver.Stream, f ForwardArgs, of exchange.Work) e
 		from := func(address driver.DevicePtr) int64 { return int64(address - p) }
 		w.y, w.gather, w.pairs, w.offsets = from(of.Y), from(of.Gather), from(of.Pairs), from(of.Offsets)
 		w.table, w.rowPairs, w.tickets = from(of.Table), from(of.RowPairs), from(of.Tickets)
-		if to, packed := q.unpacked(&f.Weights, p, w.indices); packed && !of.Later {
-			launch(q, kernel.UnpackKernel, to)
-		}
+		q.weightsOfRank(&f.Weights, p, w.indices, of.Later)
 		q.largeBatchProducts(n, &f, w)
 	})
+}
+
+// weightsOfRank makes the weights of a rank's experts ready for products: it unpacks weights and pads the
+// factors of an adapter. It queues no kernel if an earlier step of the pass has done so (later).
+func (q *queue) weightsOfRank(w *Weights, p driver.DevicePtr, places indices, later bool) {
+	if to, packed := q.unpacked(w, p, places); packed && !later {
+		launch(q, kernel.UnpackKernel, to)
+	}
+	if to, pads := q.padded(w, p, places); pads && !later {
+		launch(q, kernel.PadKernel, to)
+	}
 }
 
 // returned returns the address for the rows of Y that come back. sumRanks reads them there.

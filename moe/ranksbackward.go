@@ -74,8 +74,7 @@ func (c *Call) gradientScores(s driver.Stream, b BackwardArgs) (scores driver.De
 	err = c.steps(s, func(q *queue) {
 		r := q.ranksRun(&b)
 		q.planEntries(r.work, r.List, r.Workspace.Ptr, r.w.indices)
-		r.unpack(&r.Weights, r.Workspace.Ptr, r.w.indices)
-		r.padLoRA(&r.Weights, r.Workspace.Ptr, r.w.indices)
+		r.weightsOfRank(&r.Weights, r.Workspace.Ptr, r.w.indices, false)
 		r.when(r.hasLoRA(), (*backwardRun).loraDO)
 		r.dH()
 		r.dScores()
@@ -92,8 +91,7 @@ func (c *Call) gradientScores(s driver.Stream, b BackwardArgs) (scores driver.De
 func (c *Call) gradientRows(s driver.Stream, b BackwardArgs, dlogits, router, dx driver.DevicePtr) (inverse driver.DevicePtr, err error) {
 	err = c.steps(s, func(q *queue) {
 		r, want := q.ranksRun(&b), b.wanted()
-		r.unpack(&r.Weights, r.Workspace.Ptr, r.w.indices)
-		r.padLoRA(&r.Weights, r.Workspace.Ptr, r.w.indices)
+		r.weightsOfRank(&r.Weights, r.Workspace.Ptr, r.w.indices, true)
 		r.when(want.dW1 || want.dW2, (*backwardRun).planSplits)
 		r.when(want.dW2, (*backwardRun).dW2)
 		r.when(want.lora2, (*backwardRun).dLora2)
@@ -138,7 +136,7 @@ func (c *Call) gradientUp(s driver.Stream, b BackwardArgs) error {
 	return c.steps(s, func(q *queue) {
 		r, want := q.ranksRun(&b), b.wanted()
 		r.when(want.dW1, (*backwardRun).dW1)
-		r.padLoRA(&r.Weights, r.Workspace.Ptr, r.w.indices)
+		r.weightsOfRank(&r.Weights, r.Workspace.Ptr, r.w.indices, true)
 		r.when(want.lora1, (*backwardRun).dLora1)
 	})
 }

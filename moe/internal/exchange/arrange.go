@@ -61,7 +61,8 @@ type Work struct {
 	// schedule.Tiles. Tickets are the part's two counters, which are 0.
 	Table, RowPairs, Tickets driver.DevicePtr
 	// Offsets [E+1] u32 has the first row of each expert in the pass, followed by the number of
-	// rows. Later reports whether another part of the pass has run, which has unpacked the weights.
+	// rows. Later reports whether another part of the pass has run, which has unpacked the weights and
+	// padded an adapter's factors.
 	Offsets driver.DevicePtr
 	Later   bool
 }
