@@ -243,14 +243,13 @@ func (p mathRole) multiplyByWarps(loop gemm.MainLoop, b block) []ptx.F32 {
 		}
 	}
 	product := tile.NewWarpProduct(k, p.element, k.Lane())
-	lane := fragments.NewLane(k, p.packed, k.ThreadInWarpgroup())
 	k.Range(ptx.Uint(p.stages()), func(ptx.U32) {
 		s := loop.Ring.Wait()
-		weights := lane.Block(s.Data.Plus(p.warpgroup.MulI(p.unitBytes)))
+		weights := p.newUnit(s)
 		for kt := range p.depth {
 			tokens := product.B(s.Data.At(p.tokensAt(kt)))
 			var a []ptx.U32
-			for _, step := range weights.KTile(kt) {
+			for _, step := range weights.kTile(kt) {
 				a = append(a, step...)
 			}
 			if kt == p.depth-1 {
@@ -316,17 +315,37 @@ func (p mathRole) multiplyPlain(s pipeline.Stage, b block, sum []ptx.F32, adds p
 	})
 }
 
+// unit has the packed weights of the warpgroup's unit in a stage.
+type unit struct {
+	lane  fragments.Lane
+	at    ptx.Shared
+	block fragments.Block // the block of the present k-tile
+}
+
+// newUnit starts to read a stage.
+func (p mathRole) newUnit(s pipeline.Stage) *unit {
+	return &unit{lane: fragments.NewLane(p.k, p.packed, p.k.ThreadInWarpgroup()), at: s.Data.Plus(p.warpgroup.MulI(p.unitBytes))}
+}
+
+// kTile returns the fragments of a k-tile. The caller takes the k-tiles in order.
+func (u *unit) kTile(kt int) [tile.K / tile.KStep][]ptx.U32 {
+	if kt%fragments.KTiles == 0 {
+		u.block = u.lane.Block(u.at.At(kt / fragments.KTiles * u.lane.BlockBytes()))
+	}
+	return u.block.KTile(kt % fragments.KTiles)
+}
+
 // multiplyPacked issues a wgmma group for each k-tile of a stage. It unpacks the weights of a
 // k-tile while the wgmma group of the previous k-tile is in flight.
 func (p mathRole) multiplyPacked(s pipeline.Stage, b block, sum []ptx.F32, adds ptx.Pred) {
 	k := p.k
-	weights := fragments.NewLane(k, p.packed, k.ThreadInWarpgroup()).Block(s.Data.Plus(p.warpgroup.MulI(p.unitBytes)))
+	weights := p.newUnit(s)
 	for kt := range p.depth {
 		if kt > 0 {
 			k.WgmmaWait(1) // frees the registers of the group before the last one
 			adds = ptx.True()
 		}
-		a, tokens := weights.KTile(kt), tile.NewDescriptor(k, s.Data.At(p.tokensAt(kt)))
+		a, tokens := weights.kTile(kt), tile.NewDescriptor(k, s.Data.At(p.tokensAt(kt)))
 		p.byWidth(b.rows, func(columns int) { gemm.MultiplyRegisters(k, p.element, sum[:columns/2], a, tokens, adds) })
 	}
 	k.BarWarpSync(ptx.Uint(ptx.FullMask)) // all lanes have loaded before one lane releases the stage

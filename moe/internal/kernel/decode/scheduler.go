@@ -91,11 +91,11 @@ func formatOf(c spec.Config, areUnits bool) fragments.Format {
 	return fragments.Format{}
 }
 
-// loadPacked returns the function that loads a unit's block of a packed matrix.
-func loadPacked(k *ptx.Kernel, at ptx.Global, m fragments.Matrix) loadUnit {
+// loadPacked returns the function that loads a unit's blocks of a stage.
+func loadPacked(k *ptx.Kernel, s stage, at ptx.Global, m fragments.Matrix) loadUnit {
 	return func(to, full ptx.Shared, b block, column ptx.U32, _ int) {
 		unit := at.Index(b.expert.MulI(m.Units).Add(b.unit), m.UnitBytes())
-		k.BulkLoad(to, unit.Index(column.DivI(fragments.Columns), m.BlockBytes()), ptx.Uint(m.BlockBytes()), full)
+		k.BulkLoad(to, unit.Index(column.DivI(fragments.Columns), m.BlockBytes()), ptx.Uint(s.unitBytes), full)
 	}
 }
 

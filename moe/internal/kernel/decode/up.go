@@ -103,13 +103,13 @@ func (u Up) units() int { return weights.A(u.Config).Width / u.neurons() }
 
 // Build emits the kernel.
 func (u Up) Build() (*jit.Kernel[UpArgs], error) {
-	stage := stageOf(formatOf(u.Config, u.Units), u.Wide, u.Tiny)
+	stage := stageOf(formatOf(u.Config, u.Units), u.Hidden, u.Wide, u.Tiny)
 	k := jit.NewBuilder[UpArgs]("moe_decode_"+prefix(u.Wide, u.Tiny, u.Units)+"up", stage.threads(), 1)
 	k.SetGrid(func(a *UpArgs, sms int) gpu.Dim3 { return ctas(a.Rows, u.NumExperts, u.units(), sms) })
 	cta := pipeline.NewCTA(k.Kernel)
 
 	// Operands.
-	bias, w1 := u.biases(k), u.loadW1(k)
+	bias, w1 := u.biases(k), u.loadW1(stage, k)
 	x, tickets := k.Ptr(&k.Args.X), k.Ptr(&k.Args.Tickets)
 	tableOf, number := u.table(k)
 
@@ -142,9 +142,9 @@ func (u Up) table(k *jit.Builder[UpArgs]) (of func(p *product) table, number fun
 }
 
 // loadW1 returns the function that loads a unit of W1, and of W3.
-func (u Up) loadW1(k *jit.Builder[UpArgs]) loadUnit {
+func (u Up) loadW1(s stage, k *jit.Builder[UpArgs]) loadUnit {
 	if u.Units {
-		return loadPacked(k.Kernel, k.Ptr(&k.Args.W1), fragments.W1(u.Config))
+		return loadPacked(k.Kernel, s, k.Ptr(&k.Args.W1), fragments.W1(u.Config))
 	}
 	of := units{weights.W1(u.Config)}
 	w1 := []ptx.TensorMap{k.Map(&k.Args.W1, func(a *UpArgs) gpu.TensorMap { return u.weightsMap(a.W1) })}
