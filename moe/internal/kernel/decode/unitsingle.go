@@ -68,23 +68,40 @@ func newUnitSingle(k *ptx.Kernel, c spec.Config, m fragments.Matrix, at ptx.Glob
 // stage copies rows of the token's data to shared memory, with all threads of the CTA. The number of
 // elements of a row is a multiple of 8. stage fills rows with zeros up to whole blocks. Operand B of
 // a k-tile has four parts, one for each lane of a group of 4. stage stores each part contiguously:
-// four steps of 16 columns, with two words for each step.
+// four steps of 16 columns, with two words for each step. A thread loads up to four times before it
+// stores.
 func (p *unitSingle) stage(from ptx.Global, rows, elements int) {
 	const chunk = tile.CopyBytes / tile.ElementBytes // elements of a copy
 	k, ofRow := p.k, p.m.Blocks()*blockColumns/chunk
-	k.For(k.TidX(), ptx.Uint(rows*ofRow), ptx.Uint(32*p.warps), func(i ptx.U32) {
-		row := i.DivI(ofRow)
-		at := i.Sub(row.MulI(ofRow))
-		words := ptx.NewVars(k, 4, ptx.Uint(0))
-		k.If(at.LtI(elements/chunk), func() {
-			ptx.SetAll(words, ptx.LdGlobalVec[ptx.U32](from.Index(row, elements*tile.ElementBytes).Index(at, tile.CopyBytes), 4))
-		})
-		const chunks = tile.K / chunk // copies of a k-tile
-		to := p.tokens.Plus(row.MulI(ofRow * tile.CopyBytes).Add(at.DivI(chunks).MulI(tile.RowBytes)).Add(at.AndI(chunks - 1).ShlI(2)))
-		for lane, w := range words {
-			ptx.StShared(to.At(lane*tile.RowBytes/4), w.Get())
+	const chunks = tile.K / chunk // copies of a k-tile
+	const most = 4                // loads of a thread before its first store
+	threads := 32 * p.warps
+	for first := 0; first < rows*ofRow; first += most * threads {
+		type copied struct {
+			is    ptx.Pred
+			to    ptx.Shared
+			words []*ptx.Var[ptx.U32]
 		}
-	})
+		var list []copied
+		for i := first; i < min(first+most*threads, rows*ofRow); i += threads {
+			number := k.TidX().AddI(i)
+			row := number.DivI(ofRow)
+			at := number.Sub(row.MulI(ofRow))
+			c := copied{is: number.LtI(rows * ofRow), words: ptx.NewVars(k, 4, ptx.Uint(0))}
+			k.If(c.is.And(at.LtI(elements/chunk)), func() {
+				ptx.SetAll(c.words, ptx.LdGlobalVec[ptx.U32](from.Index(row, elements*tile.ElementBytes).Index(at, tile.CopyBytes), 4))
+			})
+			c.to = p.tokens.Plus(row.MulI(ofRow * tile.CopyBytes).Add(at.DivI(chunks).MulI(tile.RowBytes)).Add(at.AndI(chunks - 1).ShlI(2)))
+			list = append(list, c)
+		}
+		for _, c := range list {
+			k.If(c.is, func() {
+				for lane, w := range c.words {
+					ptx.StShared(c.to.At(lane*tile.RowBytes/4), w.Get())
+				}
+			})
+		}
+	}
 }
 
 // cursor is a position in the blocks of a warp's slices.

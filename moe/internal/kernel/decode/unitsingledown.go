@@ -34,6 +34,7 @@ func (d SingleUnitsDown) Build() (*jit.Kernel[SingleDownArgs], error) {
 	// All warps load and multiply. The first loads start before the up-projection has ended.
 	ctas, meet := k.NctaidX(), func() { k.BarSync(ptx.Uint(0)) }
 	isFirst := ptx.NewVar(k.Kernel, ptx.Uint(1))
+	score := ptx.NewVar(k.Kernel, ptx.Float(0)) // of the slot with the thread's number
 	k.For(k.CtaidX(), ptx.Uint(items), ctas.MulI(most), func(first ptx.U32) {
 		n := ptx.Uint(items).Sub(first).Add(ctas.SubI(1)).Div(ctas).MinI(most)
 		pass := singleUnitsPass{s, first, ctas}
@@ -41,7 +42,7 @@ func (d SingleUnitsDown) Build() (*jit.Kernel[SingleDownArgs], error) {
 			k.If(isFirst.Get().NeI(0), func() {
 				k.GridDepWait()
 				k.GridDepLaunch()
-				k.If(p.warp.EqI(0), func() { s.loadScores(scores) })
+				k.If(k.TidX().LtI(d.TopK), func() { score.Set(ptx.LdGlobal[ptx.F32](scores.Index(k.TidX(), 4))) })
 				p.stage(a, d.TopK, weights.A(d.Config).Elements())
 				meet()
 				isFirst.Set(ptx.Uint(0))
@@ -49,6 +50,7 @@ func (d SingleUnitsDown) Build() (*jit.Kernel[SingleDownArgs], error) {
 		})
 
 		// The epilogue sums over the experts and stores O.
+		k.If(k.TidX().LtI(d.TopK), func() { ptx.StShared(s.scores.Plus(k.TidX().ShlI(2)), score.Get()) })
 		meet()
 		k.If(k.TidX().Lt(n.MulI(sliceRows)), func() {
 			s.add(k.TidX, func() ptx.U32 {

@@ -31,9 +31,9 @@ func (u SingleUnitsUp) Build() (*jit.Kernel[SingleUpArgs], error) {
 	if u.Bias {
 		b1 = weights.B1(u.Config).Tensors(k, &k.Args.B1, &k.Args.B3)
 	}
+	p.stage(x, 1, u.Hidden) // before the wait: this kernel starts only when the kernel before it has waited for X
 	k.GridDepWait()
 	k.GridDepLaunch()
-	p.stage(x, 1, u.Hidden)
 	c.choose() // ends with a barrier
 
 	ctas, first := k.NctaidX(), k.CtaidX()
