@@ -209,7 +209,7 @@ func (l *Layer) find8(ctx context.Context, p part, m matrices) (*encoding, error
 	forms := []*spec.Packing{perTensor, perBlock, {Code: spec.E4M3, Scale: spec.ScaleF32, Rows: 1, Columns: int(m.columns)}}
 	at := slices.IndexFunc(forms, func(of *spec.Packing) bool { return sameExtents(s.Shape, m.blocks(of)) })
 	if at < 0 {
-		return nil, fmt.Errorf("tensor %q has the extents %v, must be %v, one for each block of 128 x 128 of tensor %q, or one for each row or matrix", scales, s.Shape, m.blocks(fp8), p.name)
+		return nil, fmt.Errorf("tensor %q has the extents %v, must be %v, one for each block of 128 x 128 of tensor %q, or one for each row or matrix", scales, s.Shape, likeShape(m.blocks(fp8), s.Shape), p.name)
 	}
 	of := forms[at]
 	if of == fp8 && isE8M0(s.DType) {

@@ -154,7 +154,7 @@ func (e *encoding) source(of spec.PackedTensors, id spec.TensorID) source {
 func (s source) bytes(ctx context.Context, l *Layer, m matrices) ([]byte, error) {
 	data, err := s.read(ctx, s.name, m)
 	if err != nil {
-		return nil, fmt.Errorf("%s: tensor %q: %w", l.where[s.name], s.name, err)
+		return nil, fmt.Errorf("%s: tensor %q: %w", l.path(s.name), s.name, err)
 	}
 	return data, nil
 }

@@ -260,7 +260,7 @@ func TestPublishedRefuses(t *testing.T) {
 		{"a scale out of range", of("MXFP4 of compressed-tensors"), nil, "weight_scale", func(data []byte) { data[3] = 254 }, `weight_scale": element 3 of the scales is 1.7014118e+38, which makes the code 6 infinite in bf16`},
 		{"a code that is NaN", of("FP8, one scale"), nil, "weight", func(data []byte) { data[9] = 0xff }, `weight": element 9 is NaN, must be a number`},
 		{"an index of groups", of("Kimi-K2-Thinking"), func(list []saved) []saved { return append(list, saved{down + "weight_g_idx", "I32", []int64{64}}) }, "", nil, `weight_g_idx" is there: act-order is not read`},
-		{"codes of the wrong length", of("Kimi-K2-Thinking"), shaped(down+"weight_packed", 96, 7), "", nil, `weight_packed": has the extents [96 7], must be [1 96 8]`},
+		{"codes of the wrong length", of("Kimi-K2-Thinking"), shaped(down+"weight_packed", 96, 7), "", nil, `weight_packed": has the extents [96 7], must be [96 8]`},
 		{"a group across the edge", of("Kimi-K2-Thinking"), shaped(down+"weight_scale", 96, 3), "", nil, `weight_scale" has 3 scales for a row of 64 numbers: the groups must be whole`},
 		{"a scale for more than a group", of("AWQ"), shaped(down+"scales", 1, 96), "", nil, `scales" has 1 scales for a row of 64 numbers, must have one for each of the groups of 32 in config.json`},
 		{"scales of too few groups", of("GPTQ"), shaped(down+"scales", 1, 96), "", nil, `scales" has 1 scales for a row of 64 numbers, must have one for each of the groups of 32 in config.json`},

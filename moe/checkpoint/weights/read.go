@@ -18,7 +18,7 @@ func (l *Layer) read(ctx context.Context, to []byte, t spec.Type, p part) error 
 		return err
 	}
 	if _, ok := types[from]; !ok {
-		return fmt.Errorf("%s: tensor %q is %s, must be BF16, F16, F32, or quantised with scales", l.where[p.name], p.name, from)
+		return fmt.Errorf("%s: tensor %q is %s, must be BF16, F16, F32, or quantised with scales", l.path(p.name), p.name, from)
 	}
 	switch half := len(raw) / 2; p.piece {
 	case upperHalf:
@@ -50,7 +50,7 @@ func (l *Layer) numbers(ctx context.Context, p part, count int64) (raw []byte, d
 	}
 	raw, t, err := l.raw(ctx, p.name, l.dims(p, count))
 	if err != nil {
-		err = fmt.Errorf("%s: tensor %q: %w", l.where[p.name], p.name, err)
+		err = fmt.Errorf("%s: tensor %q: %w", l.path(p.name), p.name, err)
 	}
 	return raw, t.DType, err
 }
@@ -97,7 +97,7 @@ func (l *Layer) raw(ctx context.Context, name string, dims []int64) ([]byte, saf
 		return nil, t, err
 	}
 	if !sameExtents(t.Shape, dims) {
-		return nil, t, fmt.Errorf("has the extents %v, must be %v", t.Shape, dims)
+		return nil, t, fmt.Errorf("has the extents %v, must be %v", t.Shape, likeShape(dims, t.Shape))
 	}
 	section, err := f.Section(name)
 	if err != nil {
@@ -117,6 +117,15 @@ func sameExtents(a, b []int64) bool {
 		b = b[1:]
 	}
 	return slices.Equal(a, b)
+}
+
+// likeShape returns extents for an error, with no more leading extents of 1 than the shape has
+// extents.
+func likeShape(dims, shape []int64) []int64 {
+	for len(dims) > len(shape) && dims[0] == 1 {
+		dims = dims[1:]
+	}
+	return dims
 }
 
 // types maps the dtypes of plain tensors to types of package spec.

@@ -249,13 +249,16 @@ func (l *Layer) Tensor(ctx context.Context, id moe.TensorID) ([]byte, error) {
 	return to, nil
 }
 
+// path returns the path of the file of a tensor.
+func (l *Layer) path(name string) string { return filepath.Join(l.dir, l.where[name]) }
+
 // file returns the open file of a tensor. It opens the file if necessary.
 func (l *Layer) file(ctx context.Context, name string) (*safetensors.File, error) {
-	path := l.where[name]
+	path := l.path(name)
 	if f := l.open[path]; f != nil {
 		return f, nil
 	}
-	f, err := safetensors.Open(ctx, filepath.Join(l.dir, path))
+	f, err := safetensors.Open(ctx, path)
 	if err != nil {
 		return nil, err
 	}

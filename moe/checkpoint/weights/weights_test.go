@@ -355,7 +355,7 @@ func TestRefuses(t *testing.T) {
 		{"other extents", "", 0, append(good()[1:], bf16(at+".experts.0.down_proj.weight", n, d)), "has the extents [16 32], must be [32 16]"},
 		{"fp8", "", 0, append(good()[1:], saved{at + ".experts.0.down_proj.weight", "F8_E4M3", []int64{d, n}}), "is FP8 (F8_E4M3) without tensor \"model.layers.0.mlp.experts.0.down_proj.weight_scale_inv\", its scales"},
 		{"scales of other blocks", "", 0, append(good()[1:], saved{at + ".experts.0.down_proj.weight", "F8_E4M3", []int64{d, n}}, saved{at + ".experts.0.down_proj.weight_scale_inv", "F32", []int64{d, 2}}),
-			"has the extents [32 2], must be [1 1 1], one for each block of 128 x 128"},
+			"has the extents [32 2], must be [1 1], one for each block of 128 x 128"},
 		{"scales of bf16", "", 0, append(good(), saved{at + ".experts.0.down_proj.weight_scale_inv", "F32", []int64{1, 1}}), `is BF16 and has scales, tensor "model.layers.0.mlp.experts.0.down_proj.weight_scale_inv": must be F8_E4M3`},
 		{"scales of nothing", "", 0, append(good(), saved{at + ".experts.2.down_proj.weight_scale_inv", "F32", []int64{1, 1}}), `experts.2.down_proj.weight_scale_inv" is of layer 0's experts, but no weight of the layer`},
 		{"gptq", `, "quantization_config": {"quant_method": "gptq", "bits": 4}`, 0, append(good()[1:], saved{at + ".experts.0.down_proj.qweight", "I32", []int64{4, n}}),
