@@ -37,7 +37,7 @@ func TestBackwardAccumulate(t *testing.T) {
 		{Hidden: 144, Intermediate: 80, NumExperts: 3, TopK: 2},
 		{Hidden: 80, Intermediate: 48, NumExperts: 3, TopK: 2, GateUp: spec.Interleaved, InOut: true},
 	} {
-		t.Run(c.String(), func(t *testing.T) { checkAccumulate(t, trialOn(t, testDevice(t), c, 90)) })
+		t.Run(c.String(), func(t *testing.T) { checkAccumulate(t, trialOn(t, testDevice(t), c, 90, accumulating(c)...)) })
 	}
 }
 

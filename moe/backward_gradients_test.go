@@ -179,7 +179,7 @@ func TestBackwardOneExpert(t *testing.T) {
 	} else if raceDetector || testing.Short() {
 		tokens = 300 // without splits, which the tests of package dw cover
 	}
-	tr := trialOn(t, testDevice(t), c, tokens)
+	tr := trialOn(t, testDevice(t), c, tokens, accumulating(c)...)
 	s, a := tr.Stream(), tr.Args
 	ids, scores := make([]int32, tokens), make([]float32, tokens)
 	for i := range ids {
@@ -266,7 +266,7 @@ func TestBackwardFrozen(t *testing.T) {
 // TestBackwardNoTokens checks that a pass without tokens sets the gradients to
 // zero.
 func TestBackwardNoTokens(t *testing.T) {
-	tr := trialOn(t, testDevice(t), tiny, 0)
+	tr := trialOn(t, testDevice(t), tiny, 0, accumulating(tiny)...)
 	require.NoError(t, tr.PrepareBackward(17, moe.F32))
 	b := tr.Back
 	b.DW2.Accumulate = true

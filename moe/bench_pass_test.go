@@ -24,7 +24,7 @@ func benchmarkPass(b *testing.B, tr *trial.Trial, pass func() error) {
 
 // benchmarkPasses measures forward, and backward with weight gradients of the given type.
 func benchmarkPasses(b *testing.B, c moe.Config, gradients moe.Type, accumulate bool) {
-	tr := newTrial(b, c, c.TokensHint, 1)
+	tr := newTrial(b, c, c.TokensHint, 1, accumulating(c)...)
 	require.NoError(b, tr.PrepareBackward(17, gradients))
 	back := tr.Back
 	back.DW1.Accumulate, back.DW2.Accumulate, back.DRouter.Accumulate = accumulate, accumulate, accumulate

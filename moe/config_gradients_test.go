@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/driver"
+	"sonicmoe/internal/trial"
 	"sonicmoe/moe"
 	"sonicmoe/moe/tools"
 )
@@ -19,7 +20,13 @@ func TestWithGradients(t *testing.T) {
 	c := tiny
 	c.SharedExperts = 1
 	dev := testDevice(t)
-	all, one := trialOn(t, dev, c, 40), trialOn(t, dev, c, 40, moe.WithGradients(moe.F32, false))
+	with := func(opts ...moe.Option) *trial.Trial {
+		tr, err := trial.New(dev, newLayerInModes(t, dev, c, opts...), 40, 1, 6)
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, tr.Close()) })
+		return tr
+	}
+	all, one := with(), with(moe.WithGradients(moe.F32, false))
 	weights := func(l *moe.Layer) (names []string) {
 		for _, name := range l.Kernels() {
 			if strings.Contains(name, "dw1") || strings.Contains(name, "dw2") {

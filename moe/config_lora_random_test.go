@@ -32,10 +32,10 @@ func TestLoRARandom(t *testing.T) {
 			r := rand.New(rand.NewPCG(uint64(i), 40))
 			for range layers {
 				c := randomAdapted(r, format)
-				layer := newLayer(t, testDevice(t), c, moe.WithoutDecode(), moe.WithGradients(c.Type, false))
+				layer := newLayerInModes(t, testDevice(t), c, moe.WithoutDecode(), moe.WithGradients(c.Type, false))
 				plain := c
 				plain.LoRARank, plain.LoRAAlpha, plain.RSLoRA = 0, 0, false
-				base := newLayer(t, testDevice(t), plain, moe.WithoutDecode(), moe.WithGradients(c.Type, false))
+				base := newLayerInModes(t, testDevice(t), plain, moe.WithoutDecode(), moe.WithGradients(c.Type, false))
 				for range draws {
 					checkRandomAdapted(t, layer, base, 1+r.IntN(200), r.Uint64())
 				}

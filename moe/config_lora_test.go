@@ -51,7 +51,7 @@ func TestLoRA(t *testing.T) {
 		c.LoRARank, c.LoRAAlpha = 16, 24
 		change(&c)
 		t.Run(c.String(), func(t *testing.T) {
-			tr := newTrial(t, c, tokens, 6)
+			tr := newTrial(t, c, tokens, 6, accumulating(c)...)
 			first := withBackward(t, tr, []moe.Type{c.Type, moe.F32}[i%2])
 			require.NoError(t, tr.RunBackward(testContext(t), tr.Back))
 			checkAdapted(t, tr, first)
@@ -118,7 +118,7 @@ func runAdapted(t *testing.T, c moe.Config, tokens int, x []uint16, w reference.
 		w.LoraA1, w.LoraB1, w.LoraB3, w.LoraA2, w.LoraB2 = nil, nil, nil, nil, nil
 	}
 	dev := testDevice(t)
-	tr, err := trial.FromHost(dev, newLayer(t, dev, c, moe.WithoutDecode(), moe.WithGradients(moe.F32, false)), tokens, x, w)
+	tr, err := trial.FromHost(dev, newLayerInModes(t, dev, c, moe.WithoutDecode(), moe.WithGradients(moe.F32, false)), tokens, x, w)
 	require.NoError(t, err)
 	defer tr.Close()
 	out := withBackward(t, tr, moe.F32)

@@ -60,7 +60,7 @@ func TestFrozenSharedExperts(t *testing.T) {
 
 // TestAddSharedGradients checks that gradients of shared experts can accumulate.
 func TestAddSharedGradients(t *testing.T) {
-	tr := newTrial(t, withShared, 100, 6)
+	tr := newTrial(t, withShared, 100, 6, accumulating(withShared)...)
 	withBackward(t, tr, moe.F32)
 	values := func(g *moe.Gradient) []float64 {
 		v := make([]float64, g.Shape.Elements())
@@ -83,7 +83,7 @@ func TestAddSharedGradients(t *testing.T) {
 // TestSharedKernels checks that kernels of shared experts have separate names, and that Sources
 // lists them.
 func TestSharedKernels(t *testing.T) {
-	tr := newTrial(t, withShared, 200, 6, moe.WithoutDecode())
+	tr := newTrial(t, withShared, 200, 6, append(accumulating(withShared), moe.WithoutDecode())...)
 	names := tr.Layer.Kernels()
 	require.Contains(t, names, "shared-up")
 	require.Contains(t, names, "shared-drouter")

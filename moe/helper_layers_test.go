@@ -43,9 +43,24 @@ func newTrial(t testing.TB, c moe.Config, tokens int, boost float64, opts ...moe
 	return tr
 }
 
-// newLayer creates a layer without a cache. With -short it has kernels for small batches only if
-// opts ask for them. They are most of a layer's kernels, and few tests use them.
+// newLayer creates a layer without a cache. Its backward passes overwrite the gradients of the
+// experts' weights; they add only if opts contain accumulating. With -short it has kernels for
+// small batches only if opts ask for them. Kernels for small batches and for gradients are most of a
+// layer's kernels, and few tests use all of them.
 func newLayer(t testing.TB, dev driver.Device, c moe.Config, opts ...moe.Option) *moe.Layer {
+	t.Helper()
+	modes := []moe.Option{moe.WithGradients(c.Normal().Type, false), moe.WithGradients(moe.F32, false)}
+	return newLayerInModes(t, dev, c, append(modes, opts...)...)
+}
+
+// accumulating lets backward passes of a layer also add to the gradients of the experts' weights.
+func accumulating(c moe.Config) []moe.Option {
+	return []moe.Option{moe.WithGradients(c.Normal().Type, true), moe.WithGradients(moe.F32, true)}
+}
+
+// newLayerInModes is newLayer for opts that name all modes of gradients. Without such options the
+// layer has all modes.
+func newLayerInModes(t testing.TB, dev driver.Device, c moe.Config, opts ...moe.Option) *moe.Layer {
 	t.Helper()
 	all := []moe.Option{moe.WithoutCache()}
 	if testing.Short() {

@@ -17,7 +17,7 @@ import (
 // TestBackwardAllocatesNothing checks that Backward allocates no host memory, and encodes each
 // tensor map only once.
 func TestBackwardAllocatesNothing(t *testing.T) {
-	dev, tr := faultyTrial(t, testDevice(t), faultConfig, 24)
+	dev, tr := faultyTrial(t, testDevice(t), faultConfig, 24, accumulating(faultConfig)...)
 	defer tr.Close()
 	require.NoError(t, tr.PrepareBackward(17, moe.BF16))
 	require.NoError(t, tr.AddLogitGradients(23))

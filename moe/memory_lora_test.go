@@ -19,7 +19,7 @@ func TestLoRAMemory(t *testing.T) {
 		c.Hidden, c.Intermediate, c.NumExperts, c.TopK, tokens = 2048, 768, 64, 8, 32768
 	}
 	dev := testDevice(t)
-	l := newLayer(t, dev, c, moe.WithoutDecode(), moe.WithGradients(moe.BF16, false))
+	l := newLayerInModes(t, dev, c, moe.WithoutDecode(), moe.WithGradients(moe.BF16, false))
 	// step runs a training step, and returns the memory that it takes.
 	step := func(tokens int) (peak int64) {
 		before, _, err := dev.Memory()

@@ -143,7 +143,15 @@ func backwardBits(t *testing.T, c testCase, chunks int, extra, f32 bool) {
 	hasLosses := c.losses != moe.Losses{}
 	devs, err := devices()
 	require.NoError(t, err)
-	l, err := moe.New(context.Background(), devs[0], c.config, moe.WithoutCache(), moe.WithoutDecode())
+	of := c.config.Normal().Type
+	if f32 || c.twice {
+		of = moe.F32
+	}
+	modes := []moe.Option{moe.WithGradients(of, false)} // the layers have no kernels for other modes
+	if c.twice {
+		modes = append(modes, moe.WithGradients(of, true))
+	}
+	l, err := moe.New(context.Background(), devs[0], c.config, append(modes, moe.WithoutCache(), moe.WithoutDecode())...)
 	require.NoError(t, err)
 	tr, err := trial.New(devs[0], l, c.total(), 1, 6)
 	require.NoError(t, err)
@@ -153,10 +161,6 @@ func backwardBits(t *testing.T, c testCase, chunks int, extra, f32 bool) {
 		require.NoError(t, tr.Memory().Err())
 	}
 	require.NoError(t, tr.Run(context.Background(), tr.Args))
-	of := c.config.Normal().Type
-	if f32 || c.twice {
-		of = moe.F32
-	}
 	require.NoError(t, tr.PrepareBackward(3, of))
 	if extra {
 		require.NoError(t, tr.AddLogitGradients(5))
@@ -189,7 +193,7 @@ func backwardBits(t *testing.T, c testCase, chunks int, extra, f32 bool) {
 			}
 		}
 	}
-	members, results := backwardOf(t, c, tr, Options{Chunks: chunks})
+	members, results := backwardOf(t, c, tr, Options{Chunks: chunks, Layer: modes})
 	from := 0
 	for i, m := range members {
 		n := c.tokens[i]

@@ -68,12 +68,13 @@ func TestBackwardFaults(t *testing.T) {
 	devs, err := devices()
 	require.NoError(t, err)
 	tr := c.oneGPU(t, devs[0])
+	modes := []moe.Option{moe.WithGradients(moe.BF16, false), moe.WithGradients(moe.BF16, true)} // one fault accumulates
 	for _, f := range list {
 		if testing.Short() && f.dies && f.name != "dies at dispatch" {
 			continue // each case waits for its deadline
 		}
 		t.Run(f.name, func(t *testing.T) {
-			members := join(t, c, Options{})
+			members := join(t, c, Options{Layer: modes})
 			errs := make([]error, len(members))
 			require.NoError(t, each(members, func(i int, m *member) (err error) {
 				if f.dies {

@@ -71,7 +71,7 @@ func benchRanks(b *testing.B, c moe.Config, ranks int, alone time.Duration) {
 	of := testCase{config: c, tokens: slices.Repeat([]int{benchTokens}, ranks)}
 	x, w := trial.Draw(c, benchTokens, 1, 1)
 	shared := &trial.Trial{X: x, Weights: w} // all ranks have the same tokens
-	members := join(b, of, Options{Layer: []moe.Option{moe.WithoutBackward()}})
+	members := join(b, of, Options{Layer: forwardOnly})
 	require.NoError(b, each(members, func(_ int, m *member) error { return m.fill(shared, 0, benchTokens) }))
 	took := make([]time.Duration, ranks)
 	require.NoError(b, each(members, func(i int, m *member) (err error) {

@@ -100,7 +100,7 @@ func TestPartsOfGPU(t *testing.T) {
 			tr := c.oneGPU(t, all[0])
 			want, err := tr.Results(false)
 			require.NoError(t, err)
-			members := joinOn(t, partsOfGPU(t, all[0], ranks), c, Options{Chunks: 3, Layer: []moe.Option{moe.WithoutBackward()}})
+			members := joinOn(t, partsOfGPU(t, all[0], ranks), c, Options{Chunks: 3, Layer: forwardOnly})
 			for pass := range passes {
 				got := forward(t, c, members, tr, want)
 				require.True(t, slices.Equal(want.O, got.O), "pass %d", pass)

@@ -133,12 +133,15 @@ func join(t testing.TB, c testCase, o Options) []*member {
 	return joinOn(t, list, c, o)
 }
 
+// forwardOnly are the options of layers without kernels for backward passes.
+var forwardOnly = []moe.Option{moe.WithoutBackward()}
+
 // joinOn makes a group of ranks on devices.
 func joinOn(t testing.TB, list []driver.Device, c testCase, o Options) []*member {
 	transports, err := Local(list...)
 	require.NoError(t, err)
 	members := make([]*member, len(list))
-	o.Config, o.Deadline, o.Layer = c.config, deadline, append(o.Layer, moe.WithoutCache())
+	o.Config, o.Deadline, o.Layer = c.config, deadline, slices.Concat(o.Layer, []moe.Option{moe.WithoutCache()})
 	for _, n := range c.tokens {
 		o.MaxTokens = max(o.MaxTokens, n, 1)
 	}

@@ -135,7 +135,7 @@ func TestPartialSums(t *testing.T) {
 			tr := c.oneGPU(t, devs[0])
 			want, err := tr.Results(false)
 			require.NoError(t, err)
-			members := join(t, c, Options{Chunks: c.chunks(i)})
+			members := join(t, c, Options{Chunks: c.chunks(i), Layer: forwardOnly})
 			plain := forward(t, c, members, tr, want)
 			require.Equal(t, want.O, plain.O)
 			var sums []uint16
@@ -159,7 +159,7 @@ func TestPartialSums(t *testing.T) {
 			if drivertest.Name() == "emulated" && i%3 == 0 {
 				c.devices = loose(c, devs[1], uint64(i))
 			}
-			members = join(t, c, Options{Chunks: c.chunks(i), PartialSums: true})
+			members = join(t, c, Options{Chunks: c.chunks(i), PartialSums: true, Layer: forwardOnly})
 			for range 2 { // the second pass finds what the first one has left in the workspace
 				got := forward(t, c, members, tr, want)
 				require.Equal(t, sums, got.O)
@@ -190,7 +190,7 @@ func distance(a, b []float32) float64 {
 
 // TestPartialSumsBackward checks DX in the same way. All other gradients have one device's bits.
 func TestPartialSumsBackward(t *testing.T) {
-	input := small
+	input, modes := small, []moe.Option{moe.WithGradients(moe.BF16, false)}
 	input.ScoreOnInput = true
 	for i, c := range []testCase{
 		{config: small, tokens: []int{20}}, {config: small, tokens: []int{13, 27}}, {config: small, tokens: []int{20, 0, 130}},
@@ -200,7 +200,7 @@ func TestPartialSumsBackward(t *testing.T) {
 			t.Run(fmt.Sprintf("%s chunks %d", c, chunks), func(t *testing.T) {
 				devs, err := devices()
 				require.NoError(t, err)
-				l, err := moe.New(context.Background(), devs[0], c.config, moe.WithoutCache(), moe.WithoutDecode())
+				l, err := moe.New(context.Background(), devs[0], c.config, append(modes, moe.WithoutCache(), moe.WithoutDecode())...)
 				require.NoError(t, err)
 				tr, err := trial.New(devs[0], l, c.total(), 1, 6)
 				require.NoError(t, err)
@@ -209,11 +209,11 @@ func TestPartialSumsBackward(t *testing.T) {
 				require.NoError(t, tr.PrepareBackward(3, moe.BF16))
 				want, err := tr.Results(false)
 				require.NoError(t, err)
-				members, plain := backwardOf(t, c, tr, Options{Chunks: chunks})
+				members, plain := backwardOf(t, c, tr, Options{Chunks: chunks, Layer: modes})
 				if drivertest.Name() == "emulated" && i > 2 {
 					c.devices = loose(c, devs[1], uint64(i))
 				}
-				_, got := backwardOf(t, c, tr, Options{Chunks: chunks, PartialSums: true})
+				_, got := backwardOf(t, c, tr, Options{Chunks: chunks, PartialSums: true, Layer: modes})
 				first := 0
 				for rank, m := range members {
 					w, err := m.backwardLayout()

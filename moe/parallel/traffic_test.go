@@ -24,7 +24,7 @@ func testTraffic(t *testing.T, sums bool) {
 	tr := c.oneGPU(t, devs[0])
 	want, err := tr.Results(false)
 	require.NoError(t, err)
-	members := join(t, c, Options{PartialSums: sums})
+	members := join(t, c, Options{PartialSums: sums, Layer: forwardOnly})
 	require.Zero(t, members[0].Traffic())
 	forward(t, c, members, tr, want)
 	for i, m := range members {
@@ -77,7 +77,7 @@ func testTraffic(t *testing.T, sums bool) {
 func TestPart(t *testing.T) {
 	c := small
 	c.SharedExperts = 1
-	m := join(t, testCase{config: c, tokens: []int{1, 1, 1}}, Options{})[2]
+	m := join(t, testCase{config: c, tokens: []int{1, 1, 1}}, Options{Layer: forwardOnly})[2]
 	arena := moe.NewArena(m.dev)
 	defer arena.Free()
 	l, err := moe.New(context.Background(), m.dev, c, moe.WithoutCache(), moe.WithoutDecode(), moe.WithoutBackward())
