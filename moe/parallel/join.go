@@ -23,7 +23,9 @@ var steps = hook.Ranks.(hook.Steps[*moe.Call, moe.ForwardArgs, moe.BackwardArgs,
 // MaxTokens, Chunks and PartialSums.
 type Options struct {
 	// Config is the whole layer, with the experts of all ranks. Config.Rounding, Config.Lists and
-	// Config.LoRAAdapters are refused.
+	// Config.LoRAAdapters are refused. With a table of adapters Down would overwrite H with Y, and Y is
+	// sent home while H of later chunks is needed. H would therefore need memory of its own, and the
+	// number of each token's adapter would have to travel.
 	Config moe.Config
 	// MaxTokens is the largest number of tokens that a rank has in one pass.
 	MaxTokens int
@@ -105,7 +107,7 @@ func (r *Rank) refused() error {
 	case c.Rounds():
 		return &moe.ArgError{Field: "Config.Rounding", Got: fmt.Sprint(c.Rounding), Want: "none: a group does not round"}
 	case c.LoRAAdapters != 0:
-		return &moe.ArgError{Field: "Config.LoRAAdapters", Got: fmt.Sprint(c.LoRAAdapters), Want: "0: a group has no tables of adapters yet"}
+		return &moe.ArgError{Field: "Config.LoRAAdapters", Got: fmt.Sprint(c.LoRAAdapters), Want: "0: a group takes no table of adapters, see Options.Config"}
 	case c.Lists:
 		return &moe.ArgError{Field: "Config.Lists", Got: "true", Want: "false: a group takes no lists"}
 	case w > c.NumExperts:

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -18,7 +19,8 @@ import (
 )
 
 // BenchmarkRates measures the kernels that pack the tokens of a pass, and that sum the rows which
-// have come home. It reports the rate of the bytes that they read and write.
+// have come home. It reports the rate of the bytes that they read and write: rows, indices and scores.
+// Copies of the device for as many rows show the rate that memory allows.
 func BenchmarkRates(b *testing.B) {
 	if drivertest.Name() == "emulated" {
 		b.Skip("times of an emulated device say nothing")
@@ -35,41 +37,56 @@ func BenchmarkRates(b *testing.B) {
 		few, all := bed.Room(2*d*tokens), bed.Room(2*d*tokens*topK)
 		row := float64(2 * d)
 		b.Run(fmt.Sprintf("pack/d=%d", d), func(b *testing.B) {
-			rate(b, bed, Rows{d}, RowsArgs{From: all, Index: index, To: few, Count: tokens}, tokens*(2*row+4))
+			rate(b, bed, tokens*(2*row+4), launches(b, bed, Rows{d}, RowsArgs{From: all, Index: index, To: few, Count: tokens}))
+		})
+		b.Run(fmt.Sprintf("copy/d=%d", d), func(b *testing.B) { // as many rows, one after the other
+			rate(b, bed, tokens*2*row, func() error { return bed.Stream.Copy(few, all, tokens*int64(row)) })
 		})
 		b.Run(fmt.Sprintf("sum/d=%d", d), func(b *testing.B) {
 			args := kernel.AggregateArgs{Y: all, O: few, Inverse: kt.Upload(bed, places), Scores: kt.Upload(bed, scores), Tokens: tokens}
-			rate(b, bed, kernel.Aggregate{Hidden: d, TopK: topK, Element: tile.BF16}, args, tokens*(topK*(row+8)+row))
+			rate(b, bed, tokens*(topK*(row+8)+row), launches(b, bed, kernel.Aggregate{Hidden: d, TopK: topK, Element: tile.BF16}, args))
 		})
 	}
 }
 
-// rate launches a kernel many times, and reports its time and the rate of its bytes.
-func rate[A any](b *testing.B, bed *kt.Bed, from interface {
+// launches returns a function that launches a kernel.
+func launches[A any](b *testing.B, bed *kt.Bed, from interface {
 	Build() (*jit.Kernel[A], error)
-}, args A, bytes float64) {
+}, args A) func() error {
 	k, err := from.Build()
 	require.NoError(b, err)
 	fn, err := jit.Of(bed.Device).Load(context.Background(), nil, k.Source(b.Name()), gpu.CompileOptions{})
 	require.NoError(b, err)
 	l := k.Launcher(fn)
-	var marks [2]driver.Event
+	return func() error { return l.Launch(bed.Stream, args) }
+}
+
+// rate queues an operation many times, and reports its time and the rate of its bytes: the median of
+// several samples.
+func rate(b *testing.B, bed *kt.Bed, bytes float64, queue func() error) {
+	const times, samples = 50, 9
+	marks := make([]driver.Event, samples+1)
+	var err error
 	for i := range marks {
 		marks[i], err = bed.Device.NewEvent()
 		require.NoError(b, err)
 		defer marks[i].Close()
 	}
-	const launches = 50
-	for i := range 2 * launches { // the first half warms up
-		if i == launches {
-			require.NoError(b, marks[0].Record(bed.Stream))
+	for i := range (samples + 1) * times { // the first ones warm up
+		if i%times == 0 && i > 0 {
+			require.NoError(b, marks[i/times-1].Record(bed.Stream))
 		}
-		require.NoError(b, l.Launch(bed.Stream, args))
+		require.NoError(b, queue())
 	}
-	require.NoError(b, marks[1].Record(bed.Stream))
+	require.NoError(b, marks[samples].Record(bed.Stream))
 	require.NoError(b, bed.Stream.Synchronize(context.Background()))
-	took, err := marks[1].Since(marks[0])
-	require.NoError(b, err)
-	b.ReportMetric(float64(took.Microseconds())/launches, "µs")
-	b.ReportMetric(bytes*launches/took.Seconds()/1e12, "TB/s")
+	took := make([]float64, samples)
+	for i := range took {
+		t, err := marks[i+1].Since(marks[i])
+		require.NoError(b, err)
+		took[i] = t.Seconds() / times
+	}
+	slices.Sort(took)
+	b.ReportMetric(took[samples/2]*1e6, "µs")
+	b.ReportMetric(bytes/took[samples/2]/1e12, "TB/s")
 }
