@@ -32,7 +32,7 @@ func TestJoinRefuses(t *testing.T) {
 		"activation":  {func(o *Options) { o.Config.Activation = spec.ReGLU }, false, "act=reglu"},
 		"wrong alone": {func(o *Options) { o.Config.Hidden = 7 }, false, "Config.Hidden"},
 		"lists":       {func(o *Options) { o.Config.Lists = true }, true, "Config.Lists"},
-		"table":       {func(o *Options) { o.Config.LoRARank, o.Config.LoRAAdapters = 8, 2 }, true, "a group has no tables of adapters yet"},
+		"table":       {func(o *Options) { o.Config.LoRARank, o.Config.LoRAAdapters = 8, 2 }, true, "a group takes no table of adapters"},
 		"rounding":    {func(o *Options) { o.Config.Rounding.Rule = spec.RoundNearest }, true, "a group does not round"},
 		"experts":     {func(o *Options) { o.Config.NumExperts, o.Config.TopK = 2, 2 }, true, "so that each rank has an expert"},
 		"no tokens":   {func(o *Options) { o.MaxTokens = 0 }, true, "MaxTokens is 0"},

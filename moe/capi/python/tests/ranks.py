@@ -57,8 +57,8 @@ def local(t: torch.Tensor) -> torch.Tensor:
 
 
 def train(rank, ranks, folder):
-    """Trains a layer with biases for one step."""
-    return step(sonicmoe_go.shard_experts(whole(bias=True, router_bias=True), dist.group.WORLD, max_tokens=64), *inputs(rank, ranks))
+    """Trains a layer with biases and expert scales for one step."""
+    return step(sonicmoe_go.shard_experts(whole(bias=True, router_bias=True, expert_scale=True), dist.group.WORLD, max_tokens=64), *inputs(rank, ranks))
 
 
 def sums(rank, ranks, folder):

@@ -57,7 +57,7 @@ def same(got: list[dict], want: dict) -> None:
 
 def test_bits_of_one_process(tmp_path):
     """With three ranks the numbers of experts differ, and one rank has no tokens."""
-    same(run("train", 3, tmp_path), of.step(of.whole(bias=True, router_bias=True), *of.inputs(0, 0)))
+    same(run("train", 3, tmp_path), of.step(of.whole(bias=True, router_bias=True, expert_scale=True), *of.inputs(0, 0)))
 
 
 def test_partial_sums(tmp_path):
