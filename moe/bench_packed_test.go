@@ -19,7 +19,7 @@ var packedRows = []struct {
 	config  moe.Config
 	batches []int
 }{
-	{"Qwen3-30B-A3B", moe.Config{Hidden: 2048, Intermediate: 768, NumExperts: 128, TopK: 8}, []int{1, 4, 16, 64, 256, 1024, 4096, 16384}},
+	{"Qwen3-30B-A3B", moe.Config{Hidden: 2048, Intermediate: 768, NumExperts: 128, TopK: 8}, []int{1, 4, 16, 64, 256, 1024, 4096, 8192, 16384, 32768}},
 	{"gpt-oss-20b", moe.Config{Hidden: 2880, Intermediate: 2880, NumExperts: 32, TopK: 4}, []int{1, 4, 8, 16, 64, 256, 1024, 4096, 16384}},
 	{"Mixtral", moe.Config{Hidden: 4096, Intermediate: 14336, NumExperts: 8, TopK: 2}, []int{1, 4, 8, 16, 64, 256, 1024, 4096, 16384}},
 	{"DeepSeek-V3-EP-8", moe.Config{Hidden: 7168, Intermediate: 2048, NumExperts: 32, TopK: 8}, []int{1, 8, 64, 256}},

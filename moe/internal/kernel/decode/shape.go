@@ -161,7 +161,7 @@ func hasWide(c spec.Config) bool { return WideFrom(c) > 0 }
 // a column from shared memory at the same cost as a row of weights.
 func (s shape) widths() []int {
 	if s == packedShapes[wide] {
-		return []int{64, 96, tileTokens} // each has a loop of its own, and fewer columns take no less time
+		return []int{72, 96, tileTokens} // each has a loop of its own, and fewer columns take no less time
 	}
 	list := []int{8, 16, 24, 32, 48, 64, 72, 80, 88, 96, 112, tileTokens}
 	return list[:slices.Index(list, s.tokens)+1]
