@@ -64,14 +64,6 @@ type Rank struct {
 	trace                 trace
 }
 
-// counts has the counts of a pass, which all ranks share. rows[i][j] is the number of tokens that
-// rank i sends to rank j. pairs[i][e] is the number of pairs of tokens of rank i with expert e.
-// tokens[i] is the number of tokens of rank i.
-type counts struct {
-	rows, pairs [][]int64
-	tokens      []int64
-}
-
 // Join makes a rank's part of a layer. If the ranks differ in protocol, Config, MaxTokens, Chunks
 // or PartialSums, it returns an error on every rank before the ranks exchange anything else.
 func Join(ctx context.Context, dev driver.Device, t Transport, o Options) (*Rank, error) {
