@@ -45,9 +45,10 @@ func (s *warpState) take(w *warp) {
 	}
 }
 
-// is reports whether the warp is in this state again, after each of its fragments has had a turn.
+// is reports whether the warp is in this state again, after each of its fragments has had a turn. A
+// round with a random order may give a warp no turn.
 func (s *warpState) is(w *warp) bool {
-	if n := len(w.frags); n > 1 && w.turns-s.turns < turnsOfFrags*n {
+	if n := len(w.frags); w.turns == s.turns || n > 1 && w.turns-s.turns < turnsOfFrags*n {
 		return false
 	}
 	same := func(a frag, b *frag) bool {
