@@ -40,7 +40,7 @@ func (o options) decodeUpTo(c Config) int {
 func unitsRows(c Config) int {
 	p := spec.PackingOf(c)
 	switch {
-	case p != nil && p.Code.Bits() == 8:
+	case p != nil && (p.Code.Bits() == 8 || p.Scale == spec.ScaleE4M3 || p.Scale == spec.ScaleF16):
 		return 1024
 	case p != nil && p.Code == spec.Int4:
 		return 4096
