@@ -1,18 +1,20 @@
 """Times the expert products of quack-kernels, which SonicMoE calls, beside those of this library, in turns on one GPU.
 
-usage: python3 beside.py BENCH OUT.json ROW ...
+usage: python3 beside.py [-few] [-alone] BENCH OUT.json ROW ...
 
 BENCH is the built program examples/bench. Each ROW is a name that `BENCH -list` prints. For each row the script times
 quack's products, then runs BENCH, then times quack's products again. It needs an H100 or H200, torch, quack-kernels and
 nvidia-cutlass-dsl (measured with 0.6.5 and 4.8.1). quack tunes each product at its first launch, which takes a minute.
+With -few the tuner chooses among FEW, the tilings that it chose for Qwen3-30B-A3B and 7B n=256 when it had all.
 
 Both sides have normal inputs of the same scales, and experts chosen at random. Times are milliseconds between events
 before each launch, the median of passes back to back: after 200 ms of load ("load200"), after 2 s ("steady"), and for
 quack also on a rested chip ("rested"). A pass of quack has the products alone, and its dh includes the small kernels
 that it launches around the product. A pass of this library also has the router and the sums over experts.
 
-"alone" has each product repeated alone in steady load: milliseconds, watts and pJ a FLOP. quack's energy needs
-nvidia-ml-py. Without it, "alone" has this library's products only.
+"alone" has each product repeated alone in steady load: milliseconds, watts and pJ a FLOP, quack's before and after this
+library's. It needs nvidia-ml-py. Each product is printed and stored as soon as it is measured. With -alone nothing else
+is measured.
 """
 import json
 import statistics
@@ -26,6 +28,7 @@ try:
     import pynvml
 except ImportError:
     pynvml = None
+import quack.autotuner
 import quack.gemm_runtime.identity as identity
 
 
@@ -45,7 +48,20 @@ from quack.gemm_interface import gemm, gemm_dgated, gemm_gated  # noqa: E402 (qu
 
 SCALE_X, SCALE_WEIGHT, SCALE_OUTPUT = 0.5, 0.02, 0.2
 ALONE_SECONDS = 1.5
+# Rows, columns, ping-pong, and the cluster's rows and columns.
+FEW = {(128, 192, True, 2, 1), (128, 192, True, 1, 2), (192, 128, True, 1, 2), (128, 128, True, 2, 1),
+       (256, 160, False, 2, 1), (256, 192, False, 2, 1), (128, 256, False, 2, 1)}
 FORWARD, BACKWARD = ("up", "down"), ("dh", "dw2", "dx", "dw1")
+
+
+def choose_among_few():
+    every = quack.autotuner.Autotuner.prune_configs
+
+    def few(tuner, kwargs):
+        configs = every(tuner, kwargs)
+        shape = lambda c: (c.tile_m, c.tile_n, c.pingpong, c.cluster_m, c.cluster_n)
+        return [c for c in configs if not c.kwargs["config"].swap_ab and shape(c.kwargs["config"]) in FEW] or configs
+    quack.autotuner.Autotuner.prune_configs = few
 
 
 def normal(*shape, scale):
@@ -188,33 +204,62 @@ def sizes(bench):
     return table
 
 
-def main(bench, path, *rows):
+def alone(bench, name, products, row, save):
+    """Measures the products alone: quack's, this library's, quack's again."""
+    row["alone"] = {"quack": [], "this": {}}
+    mine = row["alone"]["this"]
+    for turn in range(2):
+        theirs = {}
+        row["alone"]["quack"].append(theirs)
+        for product in FORWARD + BACKWARD:
+            theirs[product] = products.alone(product)
+            line = ", ".join(f"{key} {value:.4g}" for key, value in theirs[product].items())
+            if turn:
+                line += f"; this library's ms {mine[product]['ms']:.4g}, pj_per_flop {mine[product]['pj_per_flop']:.4g}, ratio {theirs[product]['ms'] / mine[product]['ms']:.3f}"
+            print(f"  {product} alone, quack: {line}", flush=True)
+            save()
+        if not turn:
+            kernels = ours(bench, name, "200ms", "-alone", f"{ALONE_SECONDS}s")
+            mine.update((product, kernels[product]["alone"]) for product in FORWARD + BACKWARD)
+            save()
+
+
+def passes(bench, name, products, row, save):
+    """Measures the products in passes: quack's, this library's, quack's again."""
+    row["quack"] = [products.measure(rest=True)]
+    row["ours"] = {"load200": times(ours(bench, name, "200ms")), "steady": times(ours(bench, name, "2s"))}
+    row["quack"].append(products.measure(rest=False))
+    save()
+    for regime in "load200", "steady":
+        cells = []
+        for product in FORWARD + BACKWARD:
+            peer, mine = statistics.mean(q[regime][product] for q in row["quack"]), row["ours"][regime][product]
+            cells.append(f"{product} {peer:.3f} {mine:.3f} {peer / mine:.3f}")
+        print(f"  {regime}: " + ", ".join(cells), flush=True)
+
+
+def main(*args):
+    flags = [a for a in args if a.startswith("-")]
+    bench, path, *rows = [a for a in args if not a.startswith("-")]
     if pynvml:
         pynvml.nvmlInit()
+    if "-few" in flags:
+        choose_among_few()
     known, out = sizes(bench), {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "rows": []}
+
+    def save():
+        with open(path, "w") as f:
+            json.dump(out, f, indent=1)
     for name in rows:
         start = time.time()
         products = Products(*known[name])
-        row = {"name": name, "first_s": time.time() - start, "error": products.error, "quack": [products.measure(rest=True)]}
-        steady = ours(bench, name, "2s", "-alone", "2s")
-        row["ours"] = {"load200": times(ours(bench, name, "200ms")), "steady": times(steady)}
-        row["ours"]["alone"] = {product: steady[product]["alone"] for product in FORWARD + BACKWARD if "alone" in steady[product]}
-        row["quack"].append(products.measure(rest=False))
-        row["quack"][0]["alone"] = {product: products.alone(product) for product in FORWARD + BACKWARD if pynvml}
+        row = {"name": name, "first_s": time.time() - start, "error": products.error}
         out["rows"].append(row)
-        with open(path, "w") as f:
-            json.dump(out, f, indent=1)
         print(f"{name} (tuning and first launches {row['first_s']:.0f} s): quack ms, this library's ms, quack's time over this library's", flush=True)
-        for regime in "load200", "steady":
-            cells = []
-            for product in FORWARD + BACKWARD:
-                peer, mine = statistics.mean(q[regime][product] for q in row["quack"]), row["ours"][regime][product]
-                cells.append(f"{product} {peer:.3f} {mine:.3f} {peer / mine:.3f}")
-            print(f"  {regime}: " + ", ".join(cells), flush=True)
-        for product in FORWARD + BACKWARD:
-            for side, alone in ("quack", row["quack"][0]["alone"]), ("this library", row["ours"]["alone"]):
-                if product in alone:
-                    print(f"  {product} alone, {side}: " + ", ".join(f"{key} {alone[product][key]:.4g}" for key in ("ms", "watts", "pj_per_flop")), flush=True)
+        if "-alone" not in flags:
+            passes(bench, name, products, row, save)
+        if pynvml:
+            alone(bench, name, products, row, save)
         del products
         torch.cuda.empty_cache()
 

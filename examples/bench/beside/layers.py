@@ -4,8 +4,7 @@ usage: python3 layers.py [-few] BENCH OUT.json ROW ...
 
 BENCH is the built program examples/bench. Each ROW is a name that `BENCH -list` prints. It needs an H100 or H200, torch,
 sonic-moe, quack-kernels, nvidia-cutlass-dsl and nvidia-ml-py (measured with 0.1.2.post1, 0.6.5 and 4.8.1). The first pass
-tunes each product, which takes a minute or two. With -few the tuner chooses among FEW, the tilings that it chose for
-these rows when it had all.
+tunes each product, which takes a minute or two. -few is as in beside.py.
 
 For each row the script measures SonicMoE, then runs BENCH, then measures SonicMoE again:
 - rested: the median of five timed passes, four times, each after a pause of 0.7 s and three passes;
@@ -30,25 +29,11 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 import beside
-import quack.autotuner
 from sonicmoe import MoE
 from sonicmoe.enums import ActivationType
 from sonicmoe.functional import moe_TC_softmax_topk_layer
 
-# Rows, columns, ping-pong, and the cluster's rows and columns.
-FEW = {(128, 192, True, 2, 1), (128, 192, True, 1, 2), (192, 128, True, 1, 2), (128, 128, True, 2, 1),
-       (256, 160, False, 2, 1), (256, 192, False, 2, 1), (128, 256, False, 2, 1)}
 PAIRS = 4
-
-
-def choose_among_few():
-    every = quack.autotuner.Autotuner.prune_configs
-
-    def few(tuner, kwargs):
-        configs = every(tuner, kwargs)
-        shape = lambda c: (c.tile_m, c.tile_n, c.pingpong, c.cluster_m, c.cluster_n)
-        return [c for c in configs if not c.kwargs["config"].swap_ab and shape(c.kwargs["config"]) in FEW] or configs
-    quack.autotuner.Autotuner.prune_configs = few
 
 
 def timed(f, repeats, warm=0):
@@ -254,7 +239,7 @@ def show(row):
 def main(*args):
     args = list(args)
     if "-few" in args:
-        choose_among_few()
+        beside.choose_among_few()
     bench, path, *rows = [a for a in args if a != "-few"]
     known = beside.sizes(bench)
     out = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "rows": []}
