@@ -52,20 +52,26 @@ func (r ComparedRow) of(pass string) Regimes {
 
 // Regimes holds the times of a pass on a rested chip, after 200 ms of load, and in steady load,
 // and the energy of a pass in steady load (Joules).
-type Regimes struct{ Rested, Load, Steady, Joules Pair }
+type Regimes struct {
+	Rested, Load, Steady, Joules Pair
+	// Kernels is the sum of the times of SonicMoE's kernels in steady load, without its host time.
+	Kernels float64
+}
 
 // List returns the pairs in the order of the page's columns.
 func (p Regimes) List() [4]Pair { return [4]Pair{p.Rested, p.Load, p.Steady, p.Joules} }
 
-// ComparedProduct holds the times of one grouped product after 200 ms of load. This library's
-// time is the product's time in a whole pass. SonicMoE's time is the time of the product alone,
-// in quack-kernels.
+// KernelsRatio returns the sum of SonicMoE's kernels divided by this library's time, in steady load.
+func (p Regimes) KernelsRatio() float64 { return p.Kernels / p.Steady[0] }
+
+// ComparedProduct holds the times of one grouped product alone in steady load, and its energy in
+// picojoules a FLOP. SonicMoE calls quack-kernels for it.
 type ComparedProduct struct {
-	Name string
-	MS   []Pair
+	Name   string
+	MS, PJ []Pair
 }
 
-// Ratio returns the geometric mean of the ratios over the layers.
+// Ratio returns the geometric mean of the times' ratios over the layers.
 func (p ComparedProduct) Ratio() float64 { return mean(p.MS) }
 
 // Alone holds times of this library without a competitor, from another run.
@@ -112,13 +118,16 @@ func mean(pairs []Pair) float64 {
 }
 
 // Means returns the geometric means of the ratios over the rows for one pass. It has one mean
-// for each regime (rested, after 200 ms of load, steady) and one for the energy in steady load.
+// for each regime (rested, after 200 ms of load, steady), one for the energy in steady load, and
+// one for the sum of SonicMoE's kernels.
 func (f Comparison) Means(pass string) []float64 {
-	var pairs [4][]Pair
+	var pairs [5][]Pair
 	for _, r := range f.Rows {
-		for i, v := range r.of(pass).List() {
+		of := r.of(pass)
+		for i, v := range of.List() {
 			pairs[i] = append(pairs[i], v)
 		}
+		pairs[4] = append(pairs[4], Pair{of.Steady[0], of.Kernels})
 	}
 	list := make([]float64, len(pairs))
 	for i, p := range pairs {
@@ -148,6 +157,7 @@ func PrintComparison(w io.Writer, c Comparison) {
 	for _, r := range regimes {
 		g.rows[0] = append(g.rows[0], r.name)
 	}
+	g.rows[0] = append(g.rows[0], "SonicMoE's kernels, steady")
 	line := func(name, pass string, values []float64) {
 		cells := []string{name, pass}
 		for _, v := range values {
@@ -161,6 +171,7 @@ func PrintComparison(w io.Writer, c Comparison) {
 			for _, p := range r.of(pass).List() {
 				values = append(values, p.Ratio())
 			}
+			values = append(values, r.of(pass).KernelsRatio())
 			line(r.Name, strings.ToLower(pass), values)
 		}
 	}
