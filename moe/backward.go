@@ -40,7 +40,7 @@ func (c *Call) backward(s driver.Stream, b *BackwardArgs, routed bool) error {
 		return err
 	}
 	n := c.checkBackward(t, b, routed)
-	w := c.layer.backwardWorkspace(n)
+	w := c.laidBackward(n).workspace
 	if err := c.checkedFor(t, b.Workspace, w.bytes, "BackwardWorkspace"); err != nil {
 		return err
 	}
@@ -87,7 +87,7 @@ func (c *Call) checkExpertIDs(s driver.Stream, tokens int, ids Tensor) error {
 }
 
 func (c *Call) checkBackward(t int, b *BackwardArgs, routed bool) work {
-	grad, n := c.layer.of.Gradients(t, c.layer.of.Type), c.layer.work(t)
+	n := c.layer.work(t)
 	if b.List.IsZero() || routed {
 		if !b.List.IsZero() {
 			n = c.checkRounded(t, b.List, b.Logits, false)
@@ -96,18 +96,15 @@ func (c *Call) checkBackward(t int, b *BackwardArgs, routed bool) work {
 	} else {
 		n = c.checkList(t, b.X, b.List)
 	}
-	want := n.shapes(c.layer.of.Config)
-	if n.list {
-		grad.DScores = want.Scores
-	}
-	c.check.weights(spec.ExpertWeights, &b.Weights, &want)
+	want, grad := &c.laid(n).shapes, &c.laidBackward(n).gradients
+	c.check.weights(spec.ExpertWeights, &b.Weights, want)
 	c.check.tensor("H", b.H, want.H, false)
 	c.checkSharedH(b.H, b.SharedH, want.SharedH, false)
 	c.check.ifAny("LoraU", b.LoraU, want.LoraU, false)
 	c.check.tensor("DO", b.DO, grad.DO, false)
 	if routed {
-		c.checkLogits(t, b)
-		c.check.gradients(spec.RouterWeights, &b.WeightGradients, &grad)
+		c.checkLogits(t, b, want, grad)
+		c.check.gradients(spec.RouterWeights, &b.WeightGradients, grad)
 	} else {
 		c.checkNoRouter(b)
 	}
@@ -115,7 +112,7 @@ func (c *Call) checkBackward(t int, b *BackwardArgs, routed bool) work {
 	c.check.optional("DScores", b.DScores, grad.DScores, true)
 	c.checkNoPacked(&b.WeightGradients)
 	c.checkFrozen(&b.WeightGradients)
-	c.check.gradients(spec.ExpertWeights, &b.WeightGradients, &grad)
+	c.check.gradients(spec.ExpertWeights, &b.WeightGradients, grad)
 	c.checkModes(b)
 	if b.wanted() == (wanted{}) {
 		c.check.fail("Backward", "without a gradient to make", "given at least one of DX, DScores and the weights' gradients")
@@ -124,9 +121,8 @@ func (c *Call) checkBackward(t int, b *BackwardArgs, routed bool) work {
 }
 
 // checkLogits checks the inputs of a pass through the router.
-func (c *Call) checkLogits(t int, b *BackwardArgs) {
-	want, grad := c.layer.of.Shapes(t), c.layer.of.Gradients(t, c.layer.of.Type)
-	c.check.routerWeights(&b.Weights, &want, false)
+func (c *Call) checkLogits(t int, b *BackwardArgs, want *Shapes, grad *spec.GradientShapes) {
+	c.check.routerWeights(&b.Weights, want, false)
 	c.check.optional("DLogits", b.DLogits, grad.DLogits, false)
 	for _, f := range []struct {
 		name string

@@ -156,3 +156,17 @@ func BenchmarkForwardHost(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkBackwardHost measures the host time of a backward pass with the same buffers.
+func BenchmarkBackwardHost(b *testing.B) {
+	dev, tr := faultyTrial(b, testDevice(b), moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 8, TopK: 2}, 24)
+	defer tr.Close()
+	require.NoError(b, tr.PrepareBackward(17, moe.F32))
+	dev.Discard(true)
+	b.ReportAllocs()
+	for b.Loop() {
+		if err := tr.Call().Backward(tr.Stream(), tr.Back); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

@@ -24,8 +24,9 @@ type Call struct {
 	observer  func(kernel string, s driver.Stream) error
 	// shared is the call of the shared experts, nil if there are none.
 	shared *Call
-	// last has the layout of the last forward pass.
-	last laid
+	// last has the layout of the last forward pass, and lastBackward of the last backward pass.
+	last         laid
+	lastBackward laidBackward
 }
 
 // laid has the layout of the workspace and the shapes for forward passes of one size, which is the
@@ -44,6 +45,26 @@ func (c *Call) laid(n work) *laid {
 		c.last = laid{known: true, of: n, workspace: c.layer.workspace(n), shapes: n.shapes(c.layer.of.Config)}
 	}
 	return &c.last
+}
+
+// laidBackward has the layout of the workspace and the shapes of gradients for backward passes of
+// one size.
+type laidBackward struct {
+	known     bool
+	of        work
+	workspace backwardWorkspace
+	gradients spec.GradientShapes
+}
+
+// laidBackward is like laid, for a backward pass.
+func (c *Call) laidBackward(n work) *laidBackward {
+	if l := &c.lastBackward; !l.known || l.of != n {
+		*l = laidBackward{known: true, of: n, workspace: c.layer.backwardWorkspace(n), gradients: c.layer.of.Gradients(n.tokens, c.layer.of.Type)}
+		if n.list {
+			l.gradients.DScores = n.shapes(c.layer.of.Config).Scores
+		}
+	}
+	return &c.lastBackward
 }
 
 // Observe makes later passes call f right before the launch of each kernel on s, with the kernel's

@@ -8,8 +8,8 @@ import (
 	"sonicmoe/moe/internal/registry"
 )
 
-// TestLayoutFollowsThePass checks that a call keeps its layout of the workspace for passes of the
-// same size and list, and computes it again for other passes.
+// TestLayoutFollowsThePass checks that a call keeps its layouts of the workspace for passes of the
+// same size and list, and computes them again for other passes.
 func TestLayoutFollowsThePass(t *testing.T) {
 	cfg := Config{Hidden: 256, Intermediate: 128, NumExperts: 8, TopK: 2, Lists: true}
 	l := &Layer{of: registry.Layer{Config: cfg}, sms: 132}
@@ -26,6 +26,12 @@ func TestLayoutFollowsThePass(t *testing.T) {
 				want = cfg.ListShapes(n.tokens, n.rows)
 			}
 			assert.Equal(t, want, got.shapes, "%+v", n)
+			back, gradients := c.laidBackward(n), cfg.Gradients(n.tokens, cfg.Type)
+			assert.Equal(t, l.backwardWorkspace(n), back.workspace, "%+v", n)
+			if n.list {
+				gradients.DScores = want.Scores
+			}
+			assert.Equal(t, gradients, back.gradients, "%+v", n)
 		}
 	}
 }

@@ -37,17 +37,17 @@ func (c *Call) checkRanksBackward(b *BackwardArgs) error {
 	if err != nil {
 		return err
 	}
-	grad := of.Gradients(t, of.Type)
 	c.checkRouting(t, &ForwardArgs{X: b.X, Routing: b.Routing}, false)
-	c.checkLogits(t, b)
+	n := c.layer.work(t)
+	want, grad := &c.laid(n).shapes, &c.laidBackward(n).gradients
+	c.checkLogits(t, b, want, grad)
 	c.check.tensor("DO", b.DO, grad.DO, false)
 	c.check.optional("DX", b.DX, grad.DX, true)
 	c.check.optional("DScores", b.DScores, grad.DScores, true)
-	c.check.gradients(spec.RouterWeights, &b.WeightGradients, &grad)
+	c.check.gradients(spec.RouterWeights, &b.WeightGradients, grad)
 	shared := sharedWeights()
-	want := of.Shapes(t)
-	c.check.weights(shared, &b.Weights, &want)
-	c.check.gradients(shared, &b.WeightGradients, &grad)
+	c.check.weights(shared, &b.Weights, want)
+	c.check.gradients(shared, &b.WeightGradients, grad)
 	if t > 0 && !want.SharedH.IsZero() {
 		c.check.tensor("SharedH", b.SharedH, want.SharedH, false)
 	}
@@ -65,7 +65,7 @@ func (q *queue) ranksRun(b *BackwardArgs) *backwardRun {
 	if q.layer.part == ofRank {
 		n = work{tokens: n.tokens, rows: int(b.List.ExpertIDs.Shape.Dims[0]), list: true}
 	}
-	return &backwardRun{queue: q, BackwardArgs: *b, work: n, w: q.layer.backwardWorkspace(n), routed: q.layer.part == home}
+	return &backwardRun{queue: q, BackwardArgs: *b, work: n, w: q.laidBackward(n).workspace, routed: q.layer.part == home}
 }
 
 // gradientScores queues dH of a rank's experts, the gradients of the scores, and db1. It returns the
@@ -149,7 +149,7 @@ func (c *Call) noWeights(s driver.Stream, b BackwardArgs) error {
 // gradientsReturned returns two addresses, where the results of other ranks arrive: the gradients
 // of the scores, and the rows of dX.
 func (c *Call) gradientsReturned(b BackwardArgs) (scores, rows driver.DevicePtr) {
-	w := c.layer.backwardWorkspace(c.layer.work(int(b.X.Shape.Dims[0])))
+	w := c.laidBackward(c.layer.work(int(b.X.Shape.Dims[0]))).workspace
 	return at(b.Workspace.Ptr, w.partial), at(b.Workspace.Ptr, w.dxRows)
 }
 
@@ -256,7 +256,7 @@ func (c *Call) sumRouter(s driver.Stream, to Gradient, gate bool, partials drive
 // sharedOfRank returns the state of the backward pass of the shared experts for a rank's tokens.
 func (q *queue) sharedOfRank(b *BackwardArgs) backwardRun {
 	tokens := int(b.X.Shape.Dims[0])
-	return q.sharedRun(tokens, b, q.layer.backwardWorkspace(q.layer.work(tokens)))
+	return q.sharedRun(tokens, b, q.laidBackward(q.layer.work(tokens)).workspace)
 }
 
 // sharedGradientRows queues dX of the shared experts, and returns the tensors from which the other
