@@ -14,7 +14,6 @@ import (
 	"sonicmoe/internal/spec"
 	"sonicmoe/internal/trial"
 	"sonicmoe/moe"
-	kt "sonicmoe/moe/internal/kernel/kerneltest"
 )
 
 // backwardCases lists layers, each named by what is special about its gradients. The gradient of
@@ -88,17 +87,7 @@ func backwardCases() (list []testCase) {
 // TestBackwardBits checks that all gradients have the same bits as on one device, for groups of
 // every size, with and without gradients of the logits.
 func TestBackwardBits(t *testing.T) {
-	list, count := backwardCases(), uint64(20)
-	switch {
-	case kt.Long():
-		count = 200
-	case testing.Short():
-		count = 2
-	}
-	for seed := range count {
-		list = append(list, randomBackward(1000+seed))
-	}
-	for i, c := range list {
+	for i, c := range append(backwardCases(), randomCases(randomBackward, 1000, 2, 20)...) {
 		t.Run(c.String(), func(t *testing.T) { backwardBits(t, c, c.chunks(i), i%3 == 1, i%2 == 0) })
 	}
 }

@@ -115,20 +115,26 @@ func random(seed uint64) testCase {
 	return t
 }
 
-// TestForwardBits checks that O, scores and expert ids have the same bits as on one device, for
-// groups of every size.
-func TestForwardBits(t *testing.T) {
-	list, count := forwardCases(), uint64(40)
+// randomCases makes cases of successive seeds. Short tests have a number of them (short), other tests
+// more (usual), and long tests 200.
+func randomCases(of func(seed uint64) testCase, first, short, usual uint64) (list []testCase) {
+	count := usual
 	switch {
 	case kt.Long():
 		count = 200
 	case testing.Short():
-		count = 3
+		count = short
 	}
 	for seed := range count {
-		list = append(list, random(seed))
+		list = append(list, of(first+seed))
 	}
-	for i, c := range list {
+	return list
+}
+
+// TestForwardBits checks that O, scores and expert ids have the same bits as on one device, for
+// groups of every size.
+func TestForwardBits(t *testing.T) {
+	for i, c := range append(forwardCases(), randomCases(random, 0, 3, 40)...) {
 		t.Run(c.String(), func(t *testing.T) {
 			devs, err := devices()
 			require.NoError(t, err)

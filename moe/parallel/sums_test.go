@@ -16,7 +16,6 @@ import (
 	"sonicmoe/internal/spec"
 	"sonicmoe/internal/trial"
 	"sonicmoe/moe"
-	kt "sonicmoe/moe/internal/kernel/kerneltest"
 	routed "sonicmoe/moe/internal/route/order"
 )
 
@@ -112,17 +111,7 @@ func sumsCases() (list []testCase) {
 			list = append(list, c)
 		}
 	}
-	count := uint64(20)
-	switch {
-	case kt.Long():
-		count = 200
-	case testing.Short():
-		count = 2
-	}
-	for seed := range count {
-		list = append(list, random(seed+1000))
-	}
-	return list
+	return append(list, randomCases(random, 1000, 2, 20)...)
 }
 
 // TestPartialSums checks O of groups that send partial sums. The host adds up the rows of a group that
