@@ -197,22 +197,71 @@ func TestBackwardOneExpert(t *testing.T) {
 	require.NoError(t, tr.Call().BackwardExperts(s, expertsBackward(b)))
 	require.NoError(t, s.Synchronize(testContext(t)))
 	checkBackward(t, tr, b, saved, false)
-	dw1 := gradients(t, tr, b)["DW1"].Bits
-	expert := 2 * c.Intermediate * c.Hidden
-	require.Equal(t, make([]uint16, 3*expert), dw1[:3*expert], "experts without tokens")
 
-	// A pass that accumulates must not change the gradients of experts without tokens, whatever
-	// their old values are.
+	// A pass that accumulates doubles the gradient of the expert with tokens. It must not change
+	// those of the other experts, whatever their old values are.
+	once := gradients(t, tr, b)
 	require.NoError(t, tr.PoisonGradients(b))
-	require.NoError(t, s.Fill32(at(b.DW1.Tensor, 2*3*expert), 0, int64(expert)/2))
 	b.DW1.Accumulate, b.DW2.Accumulate = true, true
+	for name, to := range map[string]moe.Gradient{"DW1": b.DW1, "DW2": b.DW2} {
+		of, bits := once[name].Bits, len(once[name].Bits)/c.NumExperts
+		require.Equal(t, make([]uint16, 3*bits), of[:3*bits], "%s of experts without tokens", name)
+		require.NoError(t, s.CopyToDevice(at(to.Tensor, 2*3*bits), num.Bytes(of[3*bits:4*bits])))
+	}
 	require.NoError(t, tr.Call().BackwardExperts(s, expertsBackward(b)))
 	require.NoError(t, s.Synchronize(testContext(t)))
-	added := gradients(t, tr, b)["DW1"].Bits
-	require.Equal(t, dw1[3*expert:4*expert], added[3*expert:4*expert], "zero and the gradient")
-	for i, v := range append(append([]uint16{}, added[:3*expert]...), added[4*expert:]...) {
-		require.Equal(t, reference.Poison, v, "an expert without tokens was written, at %d", i)
+	added := gradients(t, tr, b)
+	for _, name := range []string{"DW1", "DW2"} {
+		want, bits := doubled(once[name]).Bits, len(once[name].Bits)/c.NumExperts
+		for i := range want {
+			if i/bits != 3 {
+				want[i] = reference.Poison
+			}
+		}
+		require.Equal(t, want, added[name].Bits, name)
 	}
+}
+
+// TestEveryGradientAccumulates checks that a pass doubles every gradient of a weight if it adds to the
+// result of a pass that overwrites. TestLoRA has the gradients of an adapter.
+func TestEveryGradientAccumulates(t *testing.T) {
+	c := moe.Config{Hidden: 192, Intermediate: 64, NumExperts: 5, TopK: 2, GateUp: spec.Apart, Bias: true, RouterBias: true, ExpertScale: true, Score: spec.SoftmaxAll,
+		SharedExperts: 3, SharedGate: true}
+	tr := newTrial(t, c, 100, 6, accumulating(c)...)
+	withBackward(t, tr, moe.F32)
+	require.NoError(t, tr.RunBackward(testContext(t), tr.Back))
+	once := map[moe.TensorID]trial.Values{}
+	for _, id := range spec.Weights {
+		if g := tr.Back.Gradient(id); g != nil && !g.IsZero() {
+			v, err := tr.Rows(g.Tensor, 1, nil)
+			require.NoError(t, err)
+			once[id], g.Accumulate = v, true
+		}
+	}
+	require.Len(t, once, 13, "every weight except the selection bias has a gradient")
+	require.NoError(t, tr.RunBackward(testContext(t), tr.Back))
+	for id, v := range once {
+		twice, err := tr.Rows(tr.Back.Gradient(id).Tensor, 1, nil)
+		require.NoError(t, err)
+		require.Equal(t, doubled(v), twice, "gradient of %v", id)
+	}
+}
+
+// doubled returns twice the values of a gradient: the bits that a pass leaves if it adds the gradient
+// to itself. The sum before rounding is less than half a unit in the last place away from this value,
+// so it rounds to this value.
+func doubled(v trial.Values) trial.Values {
+	if v.Type == moe.F32 {
+		return trial.Values{Type: v.Type, F32: times(v.F32, 2)}
+	}
+	decode, encode := num.DecodeBF16[float32], num.EncodeBF16[float32]
+	if v.Type == moe.F16 {
+		decode, encode = num.DecodeF16[float32], num.EncodeF16[float32]
+	}
+	wide, bits := make([]float32, len(v.Bits)), make([]uint16, len(v.Bits))
+	decode(wide, v.Bits)
+	encode(bits, times(wide, 2))
+	return trial.Values{Type: v.Type, Bits: bits}
 }
 
 func at(of moe.Tensor, bytes int) driver.DevicePtr { return of.Ptr + driver.DevicePtr(bytes) }

@@ -1,7 +1,6 @@
 package moe_test
 
 import (
-	"math"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -56,28 +55,6 @@ func TestFrozenSharedExperts(t *testing.T) {
 	require.NoError(t, tr.RunBackward(testContext(t), alone))
 	require.Equal(t, dw2, bits(tr.Back.DSharedW2.Tensor), "dW2 without the others")
 	require.Equal(t, gate, bits(tr.Back.DSharedGate.Tensor), "the gate's without the others")
-}
-
-// TestAddSharedGradients checks that gradients of shared experts can accumulate.
-func TestAddSharedGradients(t *testing.T) {
-	tr := newTrial(t, withShared, 100, 6, accumulating(withShared)...)
-	withBackward(t, tr, moe.F32)
-	values := func(g *moe.Gradient) []float64 {
-		v := make([]float64, g.Shape.Elements())
-		require.NoError(t, moe.Read(tr.Stream(), g.Tensor, v))
-		return v
-	}
-	require.NoError(t, tr.RunBackward(testContext(t), tr.Back))
-	var once [][]float64
-	for _, g := range sharedGradients(&tr.Back) {
-		once, g.Accumulate = append(once, values(g)), true
-	}
-	require.NoError(t, tr.Call().Backward(tr.Stream(), tr.Back))
-	for i, g := range sharedGradients(&tr.Back) {
-		for j, v := range values(g) {
-			require.InDelta(t, 2*once[i][j], v, 1e-6*math.Abs(once[i][j]), "gradient %d, element %d", i, j)
-		}
-	}
 }
 
 // TestSharedKernels checks that kernels of shared experts have separate names, and that Sources
