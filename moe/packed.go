@@ -92,8 +92,8 @@ func (c *Call) checkUnits(b Buffer) {
 // stream. It returns an error with the number of values that units cannot represent. These are codes
 // that are NaN, zero points above 15, and scales that are infinite, NaN or too large: above 2^1 in
 // "mxfp4", above 2^7 in "fp8-ue8m0", from 2^8 on in "fp8" and "fp8-tensor", from 2^2 on in "nvfp4",
-// and from 2^-1 on for INT4 in bf16 layers. Scales of "fp8" and "fp8-tensor" below 2^-90, but not 0,
-// are refused, too. Passes without units can have such values.
+// and from 2^-1 on for INT4 in bf16 layers. Scales of "fp8", "fp8-tensor" and "nvfp4" (with the
+// global scale) below 2^-90, but not 0, are refused, too. Passes without units can have such values.
 //
 // A graph can capture Arrange, to arrange weights that change in place. Arrange then waits for
 // nothing and checks no values. After a launch of the graph, the number of such values is a u32 in

@@ -220,7 +220,7 @@ func (m *arranging) scaleWordsOf(rows [2]arrangedRow, first ptx.U32) []ptx.U32 {
 			}
 			switch {
 			case m.hasTerms():
-				high, low := m.terms(ptx.LdGlobal[ptx.U32](at, ".nc"), is)
+				high, low := m.arrangeTerms(m.scale(row, at), is)
 				words[2*group] = words[2*group].Or(high.ShlI(16 * side))
 				words[2*group+1] = words[2*group+1].Or(low.ShlI(16 * side))
 			case m.inFP32():
@@ -246,10 +246,12 @@ func (m *arranging) scaleIndex(row arrangedRow, column ptx.U32) ptx.U64 {
 	return top.U64().MulI(int(across)).Add(column.DivI(m.Packing.Columns).U64())
 }
 
-// scale loads a scale and returns the bits of the FP32 number that a unit stores for it. This number
-// includes the global scale and 2^excess, which corrects the exponents of codes.
+// scale loads a scale and returns its bits as an FP32 number, which includes the global scale. If units
+// store this number, and not its terms, it also includes 2^excess, which corrects the exponents of codes.
 func (m *arranging) scale(row arrangedRow, at ptx.Global) ptx.U32 {
 	switch m.Scale {
+	case spec.ScaleF32:
+		return ptx.LdGlobal[ptx.U32](at, ".nc")
 	case spec.ScaleBF16:
 		bits := ptx.LdGlobal[ptx.B16](at, ".nc").U32().ShlI(16)
 		if e := m.excess(); e > 0 { // two factors, because 2^e may be too large for FP32
@@ -260,8 +262,7 @@ func (m *arranging) scale(row arrangedRow, at ptx.Global) ptx.U32 {
 		return tile.F16.Wide(ptx.LdGlobal[ptx.B16](at, ".nc")).Bits()
 	case spec.ScaleE4M3: // formats with E4M3 scales always have a global scale
 		scale, _ := ptx.LdGlobalByte(at, ".nc").F16FromE4M3()[0].Unpack()
-		of := scale.Mul(ptx.LdGlobal[ptx.F32](row.global.Index(row.expert, 4), ".nc"))
-		return of.Mul(ptx.Float(math.Ldexp(1, m.excess()))).Bits()
+		return scale.Mul(ptx.LdGlobal[ptx.F32](row.global.Index(row.expert, 4), ".nc")).Bits()
 	}
 	panic("fragments: scales of another type")
 }

@@ -11,9 +11,9 @@
 // word: a shift or rotation of the word and one mask leave two codes in a register, with sign,
 // exponent and fraction at their positions in two bf16 numbers. The exponents of these numbers are
 // too small by a constant. The kernel corrects this at no cost, because the scales that it
-// multiplies by include the constant. An FP32 scale of FP8 codes is two bf16 numbers,
-// whose products with a code and the sum are rounded like the FP32 product, see [terms]. In other
-// formats products are FP32 if the layer's type cannot represent the scales. A code of INT4 becomes low
+// multiplies by include the constant. A scale that bf16 cannot represent is two bf16 numbers,
+// whose products with a code and the sum are rounded like the FP32 product, see [Format.terms]. In f16
+// layers products are FP32. A code of INT4 becomes low
 // bits of a bf16 number. This number is otherwise 0 (and so subnormal), but 128 in formats with zero
 // points and in f16 layers.
 package fragments

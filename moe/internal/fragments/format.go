@@ -68,7 +68,7 @@ func (f Format) areBytes() bool { return f.Scale == spec.ScaleE8M0 && f.groups()
 //   - Scales of one byte: a k-tile has two groups and one word. Bytes 0 and 2 are the scales of the
 //     first group in the upper and the lower row, and bytes 1 and 3 are the scales of the second
 //     group.
-//   - FP32 scales of two terms (see [terms]): each group has two words, one for each term. The halves
+//   - Scales of two terms (see [Format.terms]): each group has two words, one for each term. The halves
 //     of a word are the bf16 numbers of the upper and the lower row.
 //   - Scales of products in FP32: each group has two words, the FP32 scales of the upper and the
 //     lower row.
@@ -115,17 +115,17 @@ func (f Format) BlockBytes() int { return f.scalesAt() + 4*rowPairs*f.scaleWords
 // inFP32 reports whether codes and scales are multiplied in FP32, and the products then rounded to
 // the layer's type. In the other formats codes and scales are multiplied in bf16. Each way rounds
 // like the definition of the format.
-func (f Format) inFP32() bool {
-	return f.Scale == spec.ScaleF16 || f.Scale == spec.ScaleE4M3 || f.to == tile.F16
-}
+func (f Format) inFP32() bool { return f.to == tile.F16 }
 
 // areIntegers reports whether the bits of a code are read as a subnormal bf16 number. One fma then
 // computes code·scale - 8·scale with one rounding. With zero points 8 would be another number, and
 // its product with the scale would be rounded a second time.
 func (f Format) areIntegers() bool { return f.Code == spec.Int4 && !f.inFP32() }
 
-// hasTerms reports whether a scale is two bf16 numbers, see [terms].
-func (f Format) hasTerms() bool { return f.Scale == spec.ScaleF32 }
+// hasTerms reports whether a scale is two bf16 numbers, see [Format.terms].
+func (f Format) hasTerms() bool {
+	return !f.inFP32() && (f.Scale == spec.ScaleF32 || f.Scale == spec.ScaleF16 || f.Scale == spec.ScaleE4M3)
+}
 
 // excess returns by how much the exponent of a code is too small when the code's bits are read as
 // the bits of a bf16.

@@ -169,9 +169,12 @@ func (m Matrix) packScales(block []byte, row, first int, from packed.Matrices, e
 				s *= packed.Scales(spec.ScaleF32, from.Global[4*expert:][:4])[0]
 			}
 			if m.hasTerms() {
-				high, low, ok := terms(s)
-				if !ok {
-					return wrong("scale", fmt.Sprint(s), fmt.Sprintf("0, or a magnitude from 2^%d to below 2^%d", termsFrom, termsBelow))
+				high, low, ok := m.terms(s)
+				switch {
+				case !ok && m.Scale == spec.ScaleF16: // every finite F16 number has terms
+					return wrong("scale", fmt.Sprint(s), "a finite number")
+				case !ok:
+					return wrong("scale", fmt.Sprint(s), fmt.Sprintf("0, or a magnitude from 2^%d to below 2^%d", termsFrom, m.termsBelow()))
 				}
 				binary.LittleEndian.PutUint16(word(2 * group)[2*lower:], high)
 				binary.LittleEndian.PutUint16(word(2*group + 1)[2*lower:], low)
@@ -256,7 +259,10 @@ func (m Matrix) unpackScales(block []byte, row, first int, to packed.Matrices, e
 		}
 		wide := func() []byte { return word(2*group + lower)[:4] }
 		switch {
-		case m.HasGlobal, m.hasTerms():
+		case m.HasGlobal, m.Scale == spec.ScaleF32:
+		case m.hasTerms(): // their sum has more correct bits than the F16 scale
+			bits := func(n int) float32 { return num.BF16ToFloat32(binary.LittleEndian.Uint16(word(2*group + n)[2*lower:])) }
+			binary.LittleEndian.PutUint16(to.Scales[2*i:], num.Float32ToF16(bits(0)+bits(1)))
 		case m.Scale == spec.ScaleF16:
 			binary.LittleEndian.PutUint16(to.Scales[2*i:], num.Float32ToF16(packed.Scales(spec.ScaleF32, wide())[0]))
 		case m.Scale == spec.ScaleBF16 && m.inFP32():

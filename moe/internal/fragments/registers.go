@@ -257,8 +257,11 @@ func (b *Block) multiplier(kTile int) func(codes ptx.BF16x2, step, lower int) pt
 		return multiplyBy(byRows([]ptx.U32{word.ShlI(7).AndI(exponents), word.ShrI(1).AndI(exponents)}))
 	}
 	if b.hasTerms() {
-		terms := b.ofKTile(b.factors, 2, kTile) // all columns of a block share a scale
-		high, low := byRows(terms[:1]), byRows(terms[1:])
+		var terms [2][]ptx.U32
+		for i, w := range b.ofKTile(b.factors[:b.zerosAt()], 2, kTile) {
+			terms[i%2] = append(terms[i%2], w)
+		}
+		high, low := byRows(terms[0]), byRows(terms[1])
 		return func(codes ptx.BF16x2, step, lower int) ptx.BF16x2 {
 			return codes.Fma(high(step, lower), codes.Mul(low(step, lower)))
 		}
