@@ -2,7 +2,7 @@
 //
 //	train [-device cuda|cuda:N|emulated|reference] [-size tiny|small|large] [-steps N]
 //	      [-freeze] [-lora RANK] [-balance WEIGHT] [-rate RATE] [-plot NAME.png] [-sample BYTES]
-//	      [-seed N] [-cache DIR|off] [-rounding RULES|all [-seeds N]] [-ranks N]
+//	      [-seed N] [-cache DIR|off] [-rounding RULES|all [-seeds N]] [-ranks N [-partial-sums]]
 //
 // The text is the Queries of Newton's Opticks. The model predicts the next byte from a window
 // of bytes before it. Each block is x + MoE(RMSnorm(x)). The MoE layer and its optimizer run on
@@ -20,7 +20,8 @@
 //
 // -ranks spreads the experts of each layer over ranks, and the tokens of each pass. Each rank has a
 // GPU, or an emulated device. If there are fewer GPUs than ranks, ranks share them. All losses are the
-// same as without -ranks, bit for bit.
+// same as without -ranks, bit for bit. With -partial-sums a rank sends the sum of its experts' rows for a
+// token, and not the rows. Fewer bytes move, and the losses differ in their last digits.
 //
 // -rounding trains once with each rule of token rounding, and prints the losses in one table.
 // The loss on held-out text is always computed with plain top-K.
@@ -48,7 +49,7 @@ type options struct {
 	device, size, plot, cache string
 	steps, sample, lora       int
 	ranks                     int // 0 is one device without a group
-	freeze                    bool
+	freeze, sums              bool
 	balance, rate             float64
 	seed                      uint64
 	// ways lists the rules of rounding to train with. rounding is the rule of the present
@@ -76,6 +77,7 @@ func parse(args []string, stdout io.Writer) (o options, err error) {
 	})
 	f.IntVar(&o.seeds, "seeds", 1, "with -rounding: `number` of trainings with each rule, with successive seeds")
 	f.IntVar(&o.ranks, "ranks", 0, "spread the experts over this `number` of ranks, with the same losses (default: none)")
+	f.BoolVar(&o.sums, "partial-sums", false, "with -ranks: send a sum for each token and rank, and not a row for each of its experts (parallel.Options.PartialSums)")
 	cache := setup.CacheFlag(f)
 	if err = program.Parse(f, args, stdout); err != nil {
 		return o, err
@@ -92,6 +94,8 @@ func parse(args []string, stdout io.Writer) (o options, err error) {
 		return o, command.Usagef("-ranks is %d, must be at least 0", o.ranks)
 	case o.ranks > 0 && (o.lora > 0 || len(o.ways) > 0):
 		return o, command.Usagef("-ranks is set, must not be with -lora or -rounding: a group has no adapters and does not round")
+	case o.sums && o.ranks == 0:
+		return o, command.Usagef("-partial-sums is set, must not be without -ranks: one device sends no sums")
 	case o.seeds < 1:
 		return o, command.Usagef("-seeds is %d, must be at least 1", o.seeds)
 	case o.sample < 0:

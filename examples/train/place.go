@@ -65,10 +65,13 @@ func openPlace(ctx context.Context, o options, stderr io.Writer) (*place, error)
 	kept := cache.Open(cache.Options{Dir: o.cache, Logger: logger})
 	if o.ranks > 0 {
 		name := fmt.Sprintf("%d ranks of %s", o.ranks, dev.Target().Name)
+		if o.sums {
+			name += ", partial sums"
+		}
 		if devices, err = o.openRanks(ctx, dev, gpu); err != nil {
 			return nil, errors.Join(err, closeDevice())
 		}
-		g, err := newGroup(ctx, devices, o.ranks, s, o.freeze, kept)
+		g, err := newGroup(ctx, devices, o, s, kept)
 		if err != nil {
 			return nil, errors.Join(err, closeDevice())
 		}

@@ -30,10 +30,10 @@ type member struct {
 	rank *parallel.Rank
 }
 
-// newGroup makes a group of ranks, which get the devices in turns.
-func newGroup(ctx context.Context, list []driver.Device, ranks int, s size, frozen bool, kept *cache.Cache) (*group, error) {
+// newGroup makes the group of ranks that the options ask for. The ranks get the devices in turns.
+func newGroup(ctx context.Context, list []driver.Device, o options, s size, kept *cache.Cache) (*group, error) {
 	var devices []driver.Device
-	for i := range ranks {
+	for i := range o.ranks {
 		devices = append(devices, list[i%len(list)])
 	}
 	c, tokens := s.layer, s.tokens
@@ -44,11 +44,11 @@ func newGroup(ctx context.Context, list []driver.Device, ranks int, s size, froz
 	g := &group{members: make([]*member, len(devices)), tokens: tokens}
 	most := (tokens + len(devices) - 1) / len(devices)
 	err = g.each(func(i int, _ *member) error {
-		r, err := parallel.Join(ctx, devices[i], transports[i], parallel.Options{Config: c, MaxTokens: most, Layer: []moe.Option{moe.WithCache(kept)}})
+		r, err := parallel.Join(ctx, devices[i], transports[i], parallel.Options{Config: c, MaxTokens: most, PartialSums: o.sums, Layer: []moe.Option{moe.WithCache(kept)}})
 		if err != nil {
 			return err
 		}
-		d, err := openDevice(ctx, devices[i], c, most, frozen, kept)
+		d, err := openDevice(ctx, devices[i], c, most, o.freeze, kept)
 		if err != nil {
 			return errors.Join(err, r.Close())
 		}
