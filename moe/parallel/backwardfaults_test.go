@@ -23,21 +23,21 @@ func TestBackwardFaults(t *testing.T) {
 		anybody bool // want must be in the error of at least one other rank; if false, in the errors of all other ranks
 	}
 	list := []fault{
-		{name: "wants no DX", change: func(b *BackwardArgs) { b.DX = moe.Tensor{} }, want: "wanted, chunk 0: DX is given"},
-		{name: "wants no DRouter", change: func(b *BackwardArgs) { b.DRouter = moe.Gradient{} }, want: "wanted, chunk 0: DRouter is given"},
+		{name: "wants no DX", change: func(b *BackwardArgs) { b.DX = moe.Tensor{} }, want: "wanted: DX is given"},
+		{name: "wants no DRouter", change: func(b *BackwardArgs) { b.DRouter = moe.Gradient{} }, want: "wanted: DRouter is given"},
 		{name: "gives DLogits", change: func(b *BackwardArgs) { b.DLogits = b.Scores; b.DLogits.Shape.Dims[1] = int64(small.NumExperts) }, want: "DLogits"},
-		{name: "wants no DSharedGate", change: func(b *BackwardArgs) { b.DSharedGate = moe.Gradient{} }, want: "wanted, chunk 0: DSharedGate is given"},
-		{name: "wants no RouterLosses", change: func(b *BackwardArgs) { b.RouterLosses = moe.Tensor{} }, want: "wanted, chunk 0: RouterLosses is given"},
-		{name: "another Balance", change: func(b *BackwardArgs) { b.Balance++ }, want: "wanted, chunk 0: Balance of rank"},
-		{name: "another ZLoss", change: func(b *BackwardArgs) { b.ZLoss++ }, want: "wanted, chunk 0: ZLoss of rank"},
-		{name: "another Sequence", change: func(b *BackwardArgs) { b.Sequence = 45 }, want: "wanted, chunk 0: Sequence of rank"},
+		{name: "wants no DSharedGate", change: func(b *BackwardArgs) { b.DSharedGate = moe.Gradient{} }, want: "wanted: DSharedGate is given"},
+		{name: "wants no RouterLosses", change: func(b *BackwardArgs) { b.RouterLosses = moe.Tensor{} }, want: "wanted: RouterLosses is given"},
+		{name: "another Balance", change: func(b *BackwardArgs) { b.Balance++ }, want: "wanted: Balance of rank"},
+		{name: "another ZLoss", change: func(b *BackwardArgs) { b.ZLoss++ }, want: "wanted: ZLoss of rank"},
+		{name: "another Sequence", change: func(b *BackwardArgs) { b.Sequence = 45 }, want: "wanted: Sequence of rank"},
 		{name: "a Sequence that does not divide", change: func(b *BackwardArgs) { b.Sequence = 40 }, want: "Sequence is 40, must be 0, or a divisor of the 90 tokens"},
-		{name: "adds to DSharedW2", change: func(b *BackwardArgs) { b.DSharedW2.Accumulate = true }, want: "wanted, chunk 0: the type or mode of DSharedW2"},
+		{name: "adds to DSharedW2", change: func(b *BackwardArgs) { b.DSharedW2.Accumulate = true }, want: "wanted: the type or mode of DSharedW2"},
 		{name: "saved nothing", change: func(b *BackwardArgs) { b.Saved = nil }, want: "Saved is not written"},
 		{name: "other tokens", change: func(b *BackwardArgs) { b.X.Shape.Dims[0]-- }, want: "tokens of the forward pass"},
 		{name: "small workspace", change: func(b *BackwardArgs) { b.Workspace.Bytes-- }, want: "Workspace is"},
 		{name: "wrong DW1", change: func(b *BackwardArgs) { b.DW1.Shape.Dims[0]++ }, want: "DW1 is"},
-		{name: "dies at wanted", of: between{share: func(Step, []int64) error { return errDead }}, dies: true, want: "wanted, chunk 0: waiting for rank 1"},
+		{name: "dies at wanted", of: between{share: func(Step, []int64) error { return errDead }}, dies: true, want: "wanted: waiting for rank 1"},
 	}
 	for _, phase := range []string{"shared experts", "losses", "dispatch", "scores", "logits", "return", "router", "partials"} {
 		at := func(change func(e *Exchange)) between {
@@ -57,9 +57,9 @@ func TestBackwardFaults(t *testing.T) {
 			off = -off
 		}
 		list = append(list,
-			fault{name: "dies at " + phase, of: at(nil), dies: true, want: phase + ", chunk 0: waiting for rank 1"},
-			fault{name: "sends other bytes at " + phase, of: at(func(e *Exchange) { e.SendBytes[2] += off }), want: phase + ", chunk 0: rank 1 sends", anybody: true},
-			fault{name: "expects less at " + phase, of: at(func(e *Exchange) { e.ReceiveBytes[2] -= 4 }), want: "rank 1 of 3: " + phase + ", chunk 0: rank 2 sends", anybody: true},
+			fault{name: "dies at " + phase, of: at(nil), dies: true, want: Step{Phase: phase}.String() + ": waiting for rank 1"},
+			fault{name: "sends other bytes at " + phase, of: at(func(e *Exchange) { e.SendBytes[2] += off }), want: Step{Phase: phase}.String() + ": rank 1 sends", anybody: true},
+			fault{name: "expects less at " + phase, of: at(func(e *Exchange) { e.ReceiveBytes[2] -= 4 }), want: "rank 1 of 3: " + Step{Phase: phase}.String() + ": rank 2 sends", anybody: true},
 		)
 	}
 	// The first range of the router's gradient has tokens of all three ranks.

@@ -118,8 +118,8 @@ func TestPassFaults(t *testing.T) {
 		want    string
 		missing bool
 	}{
-		"dead before the counts":   {of: between{share: func(Step, []int64) error { return errDead }}, want: "counts, chunk 0: waiting for rank 1", missing: true},
-		"dead before the dispatch": {of: between{move: dieAt("dispatch")}, want: "dispatch, chunk 0: waiting for rank 1", missing: true},
+		"dead before the counts":   {of: between{share: func(Step, []int64) error { return errDead }}, want: "counts: waiting for rank 1", missing: true},
+		"dead before the dispatch": {of: between{move: dieAt("dispatch")}, want: "dispatch: waiting for rank 1", missing: true},
 		"dead before the return":   {of: between{move: dieAt("return")}, want: "return, chunk 0: waiting for rank 1", missing: true},
 		"wrong count": {of: between{move: func(_ Step, list []Exchange) error {
 			list[0].SendBytes[2]--
@@ -128,7 +128,7 @@ func TestPassFaults(t *testing.T) {
 		"wrong expectation": {of: between{move: func(at Step, list []Exchange) error {
 			list[len(list)-1].ReceiveBytes[0]++
 			return nil
-		}}, want: "rank 1 of 3: dispatch, chunk 0: rank 0 sends"},
+		}}, want: "rank 1 of 3: dispatch: rank 0 sends"},
 		"fewer exchanges": {of: between{move: func(_ Step, list []Exchange) error {
 			list[3] = Exchange{SendBytes: make([]int64, 3), ReceiveBytes: make([]int64, 3)}
 			return nil
@@ -137,7 +137,7 @@ func TestPassFaults(t *testing.T) {
 			words[2] += 1000
 			return nil
 		}}, want: "its window has room for"},
-		"another step":    {of: between{share: func(_ Step, _ []int64) error { return nil }}, args: func(a *Args) { a.X.Shape.Dims[1]++ }, want: "rank 1 of 3: counts, chunk 0: X is"},
+		"another step":    {of: between{share: func(_ Step, _ []int64) error { return nil }}, args: func(a *Args) { a.X.Shape.Dims[1]++ }, want: "rank 1 of 3: counts: X is"},
 		"workspace":       {args: func(a *Args) { a.Workspace.Bytes-- }, want: "Rank.Sizes"},
 		"weights":         {args: func(a *Args) { a.W2.Shape.Dims[0]++ }, want: "W2 is"},
 		"too many tokens": {args: func(a *Args) { a.X.Shape.Dims[0] = 100 }, want: "Options.MaxTokens"},

@@ -39,7 +39,7 @@ func TestLocalShare(t *testing.T) {
 		want         string
 	}{
 		"more words":    {words: func(i int) int { return i }, want: "words, this rank"},
-		"another chunk": {words: func(int) int { return 1 }, chunk: func(i int) int { return i / 2 }, want: "is in another step: test, chunk"},
+		"another chunk": {words: func(int) int { return 1 }, chunk: func(i int) int { return i / 2 }, want: "is in another step: test"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			errs := ranksOf(t, 3, func(i int, tr Transport, _ driver.Device) error {

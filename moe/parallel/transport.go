@@ -85,8 +85,13 @@ type Step struct {
 	Chunk int
 }
 
-// String returns "dispatch, chunk 0".
-func (s Step) String() string { return fmt.Sprintf("%s, chunk %d", s.Phase, s.Chunk) }
+// String returns "dispatch", or "return, chunk 0" for a phase with chunks.
+func (s Step) String() string {
+	if s.Phase != "return" && s.Chunk == 0 {
+		return s.Phase
+	}
+	return fmt.Sprintf("%s, chunk %d", s.Phase, s.Chunk)
+}
 
 // Error is the failure of a rank of a group.
 type Error struct {
@@ -100,12 +105,15 @@ type Error struct {
 	Cause error
 }
 
-// Error implements error: "rank 1 of 4: dispatch, chunk 0: waiting for rank 2: …".
+// Error implements error: "rank 1 of 4: dispatch: waiting for rank 2: …".
 func (e *Error) Error() string {
 	text := fmt.Sprintf("rank %d of %d: %v: ", e.Rank, e.Ranks, e.Step)
 	if len(e.Missing) > 0 {
-		names := strings.Trim(strings.ReplaceAll(fmt.Sprint(e.Missing), " ", ", "), "[]")
-		text += "waiting for rank " + names + ": "
+		ranks := "rank "
+		if len(e.Missing) > 1 {
+			ranks = "ranks "
+		}
+		text += "waiting for " + ranks + strings.Trim(strings.ReplaceAll(fmt.Sprint(e.Missing), " ", ", "), "[]") + ": "
 	}
 	return text + e.Cause.Error()
 }

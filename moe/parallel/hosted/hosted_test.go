@@ -103,7 +103,7 @@ func TestFaults(t *testing.T) {
 		within time.Duration
 		want   string
 	}{
-		"killed":         {func(tr parallel.Transport) error { tr.(*transport).Drop(); return nil }, time.Minute, "counts, chunk 0: rank 1 is gone"},
+		"killed":         {func(tr parallel.Transport) error { tr.(*transport).Drop(); return nil }, time.Minute, "counts: rank 1 is gone"},
 		"aborts":         {func(tr parallel.Transport) error { tr.Abort(errors.New("rank 1 broke")); return nil }, time.Minute, "rank 1 broke"},
 		"sleeps":         {func(tr parallel.Transport) error { time.Sleep(time.Second); return nil }, time.Second / 4, "deadline exceeded"},
 		"another length": {func(tr parallel.Transport) error { _ = share(tr, time.Minute, 1, 2); return nil }, time.Minute, "bytes of rank"},

@@ -113,7 +113,7 @@ def test_deadline(tmp_path):
     for p in processes:
         p.join(60)
         assert p.exitcode == 1
-    assert "rank 0 of 2: counts, chunk 0: context deadline exceeded" in errors(2, tmp_path)[0]
+    assert "rank 0 of 2: counts: context deadline exceeded" in errors(2, tmp_path)[0]
 
 
 def test_wrong_groups():
