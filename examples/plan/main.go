@@ -43,6 +43,9 @@ func run(ctx context.Context, args []string, out, _ io.Writer) error {
 	if err != nil {
 		return err
 	}
+	if *sums && *over == "" {
+		return command.Usagef("-partial-sums is set, must not be without -ranks: one GPU sends no sums")
+	}
 	var ranks []int
 	if *over != "" {
 		if ranks, err = ranksOf(*over); err != nil {

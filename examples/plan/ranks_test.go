@@ -91,6 +91,7 @@ func TestRanks(t *testing.T) {
 	qwen := strings.Fields(lines[len(lines)-2])
 	require.Equal(t, []string{"Qwen3-30B-A3B", "8", "16", "144"}, qwen[:4])
 	require.ErrorContains(t, run(t.Context(), []string{"-ranks", "-1"}, &out, io.Discard), "want numbers of GPUs")
+	require.ErrorContains(t, run(t.Context(), []string{"-partial-sums"}, &out, io.Discard), "-partial-sums is set, must not be without -ranks")
 	out.Reset()
 	require.NoError(t, run(t.Context(), []string{"-ranks", "9", "Mixtral 8x7B"}, &out, io.Discard))
 	require.Contains(t, out.String(), "fewer experts than ranks")
