@@ -19,6 +19,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -56,6 +57,7 @@ type job struct {
 	deadline time.Duration
 	cache    *cache.Cache
 	weights  *trial.Trial // the tokens of all ranks, and the weights of the whole layer
+	reports  []string     // the lines of each rank of this process
 }
 
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
@@ -153,6 +155,11 @@ func (j *job) start(ctx context.Context, kind string, byNCCL bool) error {
 	case j.ranks == 0:
 		j.ranks = len(devices)
 	}
+	if !launched || o.Rank == 0 {
+		j.head(kind)
+	}
+	j.reports = make([]string, j.ranks)
+	defer func() { fmt.Fprint(j.out, strings.Join(j.reports, "")) }()
 	x, w := trial.Draw(j.row.Config, j.ranks*j.row.Tokens, 1, j.boost)
 	j.weights = &trial.Trial{X: x, Weights: w}
 	if launched {
@@ -169,6 +176,14 @@ func (j *job) start(ctx context.Context, kind string, byNCCL bool) error {
 		})
 	}
 	return g.Wait()
+}
+
+// head prints what runs.
+func (j *job) head(kind string) {
+	fmt.Fprintf(j.out, "%v, %d tokens on each of %d ranks; (x) is the time over that of one device with the tokens of one rank\n", j.row.Config, j.row.Tokens, j.ranks)
+	if kind == setup.Emulated {
+		fmt.Fprintln(j.out, "times of the emulated device say nothing about a GPU")
+	}
 }
 
 // emulatedRanks is the number of emulated devices if -ranks is not given.

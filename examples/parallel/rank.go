@@ -136,7 +136,7 @@ func (m *member) run(ctx context.Context) error {
 			return err
 		}
 	}
-	m.print(same, times, drawn)
+	m.reports[m.number] = m.report(same, times, drawn)
 	if !same {
 		return errBits
 	}
@@ -190,9 +190,8 @@ func (m *member) same(ctx context.Context) (bool, error) {
 	return true, nil
 }
 
-// print prints the lines of a rank in one call, because the ranks of a process print at the
-// same time.
-func (m *member) print(same bool, times [4]time.Duration, drawn string) {
+// report returns the lines of a rank.
+func (m *member) report(same bool, times [4]time.Duration, drawn string) string {
 	first, count := m.Experts()
 	t, bits := m.Traffic(), "bits of one device"
 	if m.sums {
@@ -204,12 +203,20 @@ func (m *member) print(same bool, times [4]time.Duration, drawn string) {
 	pass := func(together, alone time.Duration) string {
 		return fmt.Sprintf("%v, one device %v (%.2f)", together.Round(time.Microsecond), alone.Round(time.Microsecond), together.Seconds()/alone.Seconds())
 	}
-	const mega, gibi = 1e6, 1 << 30
-	fmt.Fprintf(m.out, "rank %d  experts %d-%d  %d tokens, %d rows here (%.2f of the mean)  %s\n"+
-		"        forward  %s  sent %.1f MB, received %.1f MB, %.1f GB/s each way\n"+
+	return fmt.Sprintf("rank %d  experts %d-%d  %d tokens, %d rows here (%.2f of the mean)  %s\n"+
+		"        forward  %s  sent %s, received %s, %s/s each way\n"+
 		"        backward %s\n"+
-		"        workspace %.2f GiB, saved %.2f GiB\n%s",
+		"        workspace %s, saved %s\n%s",
 		m.number, first, first+count-1, m.row.Tokens, t.Pairs, t.Imbalance, bits,
-		pass(times[0], times[2]), float64(t.SentBytes)/mega, float64(t.ReceivedBytes)/mega, float64(t.SentBytes+t.ReceivedBytes)/2/times[0].Seconds()/1e9,
-		pass(times[1], times[3]), float64(max(m.sizes.Workspace, m.sizes.BackwardWorkspace))/gibi, float64(m.sizes.Saved)/gibi, drawn)
+		pass(times[0], times[2]), size(float64(t.SentBytes)), size(float64(t.ReceivedBytes)), size(float64(t.SentBytes+t.ReceivedBytes)/2/times[0].Seconds()),
+		pass(times[1], times[3]), size(float64(max(m.sizes.Workspace, m.sizes.BackwardWorkspace))), size(float64(m.sizes.Saved)), drawn)
+}
+
+// size returns a number of bytes as text, such as "336.8 MB".
+func size(bytes float64) string {
+	unit := 0
+	for ; bytes >= 1000 && unit < 3; unit++ {
+		bytes /= 1000
+	}
+	return fmt.Sprintf("%.1f %s", bytes, []string{"bytes", "kB", "MB", "GB"}[unit])
 }
