@@ -11,16 +11,17 @@ import (
 	"sonicmoe/moe/parallel/internal/lanes"
 )
 
-// Peer is a device whose copies may read the memory of other devices.
+// Peer is a device whose copies may use the memory of other devices.
 type Peer interface {
-	// Reach reports whether copies on this device's streams can read memory of the other device. It
+	// Reach reports whether copies on this device's streams can use memory of the other device. It
 	// enables peer access if the driver needs that.
 	Reach(other driver.Device) (bool, error)
 }
 
 // Local returns the transports of a group within this process, one for each device. Each rank runs
 // in a goroutine of its own. A device may be in the list more than once. Rows are copied from
-// device to device if the receiver can read the sender's memory, else through host memory.
+// device to device if all devices can use each other's memory. Else they go through host memory, where a
+// receiver cannot read the sender's memory.
 func Local(devices ...driver.Device) ([]Transport, error) {
 	if len(devices) == 0 {
 		return nil, errors.New("a group of no devices: want one device at least")
@@ -31,7 +32,7 @@ func Local(devices ...driver.Device) ([]Transport, error) {
 		for j, other := range devices {
 			reach, err := reaches(dev, other)
 			if err != nil {
-				return nil, fmt.Errorf("rank %d reading the memory of rank %d: %w", i, j, err)
+				return nil, fmt.Errorf("rank %d and the memory of rank %d: %w", i, j, err)
 			}
 			h.reads[i] = append(h.reads[i], reach)
 		}
@@ -92,11 +93,12 @@ type round struct {
 type post struct {
 	at    Step
 	words []int64
-	// sent has, for each exchange of Move, the bytes for each rank.
-	sent [][]piece
+	// sent has, for each exchange of Move, the bytes for each rank. room has the place for the bytes of
+	// each rank, if all ranks reach each other's memory.
+	sent, room [][]piece
 	// mark, unless nil, is an event for which other ranks wait on their streams. In the first round of
-	// Move it means that the bytes to send are complete, and in the second that this rank has received
-	// its bytes.
+	// Move it means that other ranks may write to this rank's memory, and in the second that this rank
+	// has sent its bytes.
 	mark driver.Event
 }
 
@@ -115,7 +117,7 @@ type local struct {
 	// ready and done are the marks of the two rounds of Move. They are nil if some rank cannot read
 	// the memory of another rank.
 	ready, done driver.Event
-	// lanes copy what the other ranks have sent, if all ranks can read each other's memory.
+	// lanes copy what this rank sends, if all ranks reach each other's memory.
 	lanes *lanes.Lanes
 }
 
@@ -149,10 +151,11 @@ func (t *local) Share(ctx context.Context, at Step, words []int64) ([][]int64, e
 	return all, nil
 }
 
-// Move implements Transport. Receivers must not read before the sender's stream has made the bytes,
-// and the sender must not overwrite them before the receivers have read them. If all ranks reach
-// each other's memory, streams wait for events of other streams, and the host does not wait for
-// devices. Else each rank waits for its stream before it meets the others.
+// Move implements Transport. If all ranks reach each other's memory, the sender copies, because copies
+// that write to another GPU are faster than copies that read from it. The sender must not write before
+// the receiver's stream has come to the Move, and the receiver must not go on before all senders have
+// written. Streams wait for events of other streams, and the host does not wait for devices. Else the
+// receiver copies, and each rank waits for its stream before it meets the others.
 func (t *local) Move(ctx context.Context, at Step, s driver.Stream, list ...Exchange) error {
 	mine := &post{at: at, sent: make([][]piece, len(list)), mark: t.ready}
 	if err := t.reach(ctx, s, mine.mark); err != nil {
@@ -164,6 +167,9 @@ func (t *local) Move(ctx context.Context, at Step, s driver.Stream, list ...Exch
 			return t.fail(at, nil, err)
 		}
 		mine.sent[i] = pieces
+		if t.lanes != nil {
+			mine.room = append(mine.room, room(e))
+		}
 	}
 	posts, err := t.meet(ctx, mine)
 	if err != nil {
@@ -172,7 +178,7 @@ func (t *local) Move(ctx context.Context, at Step, s driver.Stream, list ...Exch
 	if err := t.waitFor(s, posts); err != nil {
 		return t.fail(at, nil, err)
 	}
-	if err := t.receiveAll(s, list, posts); err != nil {
+	if err := t.copyAll(s, list, posts); err != nil {
 		return t.fail(at, nil, err)
 	}
 	if err := t.reach(ctx, s, t.done); err != nil {
@@ -227,32 +233,31 @@ func (t *local) pieces(s driver.Stream, e Exchange) ([]piece, error) {
 	return list, nil
 }
 
-// receiveAll copies what the other ranks have sent.
-func (t *local) receiveAll(s driver.Stream, list []Exchange, posts []*post) error {
-	var copies []lanes.Copy
-	for i, e := range list {
-		if err := t.receive(s, e, i, posts, &copies); err != nil {
-			return err
-		}
+// room returns the places for the bytes of each rank in an exchange.
+func room(e Exchange) (list []piece) {
+	for from, bytes := range e.ReceiveBytes {
+		list = append(list, piece{at: e.To(from), bytes: bytes})
 	}
-	if t.lanes != nil {
-		return t.lanes.Run(s, copies)
-	}
-	for _, c := range copies {
-		if err := s.Copy(c.To, c.From, c.Bytes); err != nil {
-			return err
-		}
-	}
-	return nil
+	return list
 }
 
-// receive adds to copies what the other ranks have sent in exchange number i. It first copies what
-// is in host memory.
-func (t *local) receive(s driver.Stream, e Exchange, i int, posts []*post, copies *[]lanes.Copy) error {
-	for k := range t.ranks {
-		// Each rank begins with another sender.
-		from := (t.rank + k) % t.ranks
-		bytes := e.ReceiveBytes[from]
+// copyAll queues the copies of this rank in a Move.
+func (t *local) copyAll(s driver.Stream, list []Exchange, posts []*post) error {
+	for i, e := range list {
+		if err := t.receive(s, e, i, posts); err != nil {
+			return err
+		}
+	}
+	if t.lanes == nil {
+		return nil
+	}
+	return t.lanes.Run(s, t.outgoing(list, posts))
+}
+
+// receive checks the sizes of what the other ranks send in exchange number i. Unless the senders copy
+// their bytes, it copies them.
+func (t *local) receive(s driver.Stream, e Exchange, i int, posts []*post) error {
+	for from, bytes := range e.ReceiveBytes {
 		if len(posts[from].sent) <= i {
 			return fmt.Errorf("rank %d makes %d exchanges, this rank more", from, len(posts[from].sent))
 		}
@@ -263,16 +268,36 @@ func (t *local) receive(s driver.Stream, e Exchange, i int, posts []*post, copie
 		if p.bytes != bytes {
 			return fmt.Errorf("rank %d sends %d bytes, this rank expects %d", from, p.bytes, bytes)
 		}
-		if bytes == 0 {
+		if bytes == 0 || t.lanes != nil {
 			continue
 		}
+		var err error
 		if p.host == nil {
-			*copies = append(*copies, lanes.Copy{To: e.To(from), From: p.at, Bytes: bytes})
-		} else if err := s.CopyToDevice(e.To(from), p.host); err != nil {
+			err = s.Copy(e.To(from), p.at, bytes)
+		} else {
+			err = s.CopyToDevice(e.To(from), p.host)
+		}
+		if err != nil {
 			return fmt.Errorf("copying %d bytes of rank %d: %w", bytes, from, err)
 		}
 	}
 	return nil
+}
+
+// outgoing returns the copies of what this rank sends. If a receiver expects another size, there is no
+// copy, and the receiver returns an error.
+func (t *local) outgoing(list []Exchange, posts []*post) (copies []lanes.Copy) {
+	for i, e := range list {
+		for k := range t.ranks {
+			to := (t.rank + k) % t.ranks // each rank begins with another receiver
+			if bytes := e.SendBytes[to]; bytes > 0 && (to != t.rank || !e.InPlace) && len(posts[to].room) > i {
+				if p := posts[to].room[i][t.rank]; p.bytes == bytes {
+					copies = append(copies, lanes.Copy{To: p.at, From: e.From(to), Bytes: bytes})
+				}
+			}
+		}
+	}
+	return copies
 }
 
 // meet brings a post to the next round, waits for all ranks, and returns their posts.

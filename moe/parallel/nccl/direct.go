@@ -17,12 +17,13 @@ import (
 )
 
 // direct moves bytes between the processes of one host without NCCL. Each rank opens the memory of
-// the other ranks, and copy engines copy from it. NCCL's kernels would wait for multiprocessors,
-// which the kernels of products keep until they end.
+// the other ranks, and copy engines copy to it. NCCL's kernels would wait for multiprocessors,
+// which the kernels of products keep until they end. Copies that write to another GPU are faster than
+// copies that read from it.
 //
 // The ranks exchange addresses through the mailbox. Two words of a rank order the streams: a stream
-// writes the number of a Move to the word at readyAt when the bytes to send are complete, and to the
-// word at doneAt when the rank has received its bytes.
+// writes the number of a Move to the word at readyAt when other ranks may write to the rank's memory,
+// and to the word at doneAt when the rank has sent its bytes.
 type direct struct {
 	*mailbox
 	dev   driver.Device
@@ -49,7 +50,7 @@ type imported struct {
 	at     driver.DevicePtr
 }
 
-// piece says where the bytes for a rank are: in an allocation, or in no allocation that other ranks
+// piece says where the bytes from a rank go: to an allocation, or to no allocation that other ranks
 // can open if id is 0.
 type piece struct{ id, offset, bytes int64 }
 
@@ -83,16 +84,16 @@ func (d *direct) sees() error {
 	return nil
 }
 
-// message describes what this rank sends: the allocations that other ranks do not know yet, and the
-// pieces of each exchange.
+// message describes where this rank receives bytes: the allocations that other ranks do not know yet,
+// and the pieces of each exchange.
 func (d *direct) message(list []parallel.Exchange) []byte {
 	var news, pieces []byte
 	var last cuda.Allocation
 	word := binary.LittleEndian.AppendUint64
 	for _, e := range list {
-		for to, bytes := range e.SendBytes {
-			p := e.From(to)
-			if bytes == 0 || to == d.rank {
+		for from, bytes := range e.ReceiveBytes {
+			p := e.To(from)
+			if bytes == 0 || from == d.rank {
 				pieces = append(pieces, make([]byte, pieceBytes)...)
 				continue
 			}
@@ -128,7 +129,7 @@ func (d *direct) allocation(p driver.DevicePtr, news *[]byte) (none cuda.Allocat
 	return a
 }
 
-// read reads the message of a rank. It returns the rank's pieces, by exchange and receiving rank.
+// read reads the message of a rank. It returns the rank's pieces, by exchange and sending rank.
 func (d *direct) read(rank int, message []byte, exchanges int) ([]piece, error) {
 	word := func(at int) int64 { return int64(binary.LittleEndian.Uint64(message[at:])) }
 	news := int(word(0))
@@ -184,32 +185,32 @@ func (d *direct) address(rank int, p piece) (driver.DevicePtr, error) {
 	return of.at + driver.DevicePtr(p.offset), nil
 }
 
-// copies returns the copies of all pieces that this rank receives. ok is false if a rank's bytes are
-// in memory that other ranks cannot open. Then it is false on all ranks.
+// copies returns the copies of all pieces that this rank sends. ok is false if a rank receives bytes in
+// memory that other ranks cannot open. Then it is false on all ranks.
 func (d *direct) copies(list []parallel.Exchange, messages [][]byte) (copies []lanes.Copy, ok bool, err error) {
-	from := make([][]piece, d.ranks)
+	to := make([][]piece, d.ranks)
 	for rank, message := range messages {
-		if from[rank], err = d.read(rank, message, len(list)); err != nil {
+		if to[rank], err = d.read(rank, message, len(list)); err != nil {
 			return nil, false, err
 		}
 	}
-	if slices.ContainsFunc(slices.Concat(from...), func(p piece) bool { return p.bytes > 0 && p.id == 0 }) {
+	if slices.ContainsFunc(slices.Concat(to...), func(p piece) bool { return p.bytes > 0 && p.id == 0 }) {
 		return nil, false, nil
 	}
 	for i, e := range list {
 		for k := range d.ranks {
-			// Each rank begins with another sender.
+			// Each rank begins with another receiver.
 			rank := (d.rank + k) % d.ranks
-			bytes := e.ReceiveBytes[rank]
+			bytes := e.SendBytes[rank]
 			if rank == d.rank {
 				if bytes > 0 && !e.InPlace {
 					copies = append(copies, lanes.Copy{To: e.To(rank), From: e.From(rank), Bytes: bytes})
 				}
 				continue
 			}
-			p := from[rank][i*d.ranks+d.rank]
+			p := to[rank][i*d.ranks+d.rank]
 			if p.bytes != bytes {
-				return nil, false, fmt.Errorf("rank %d sends %d bytes, this rank expects %d", rank, p.bytes, bytes)
+				return nil, false, fmt.Errorf("rank %d expects %d bytes, this rank sends %d", rank, p.bytes, bytes)
 			}
 			if bytes == 0 {
 				continue
@@ -218,14 +219,14 @@ func (d *direct) copies(list []parallel.Exchange, messages [][]byte) (copies []l
 			if err != nil {
 				return nil, false, err
 			}
-			copies = append(copies, lanes.Copy{To: e.To(rank), From: at, Bytes: bytes})
+			copies = append(copies, lanes.Copy{To: at, From: e.From(rank), Bytes: bytes})
 		}
 	}
 	return copies, true, nil
 }
 
-// queue queues the copies of a Move. They wait until the other ranks' bytes are complete. Later work
-// of the stream waits until the other ranks have received this rank's bytes.
+// queue queues the copies of a Move. They wait until the other ranks' memory may be written. Later work
+// of the stream waits until the other ranks have sent their bytes.
 func (d *direct) queue(s driver.Stream, copies []lanes.Copy) error {
 	d.moves++
 	if err := d.meet(s, readyAt); err != nil {

@@ -143,7 +143,7 @@ func TestOldMemory(t *testing.T) {
 	require.NoError(t, err)
 	other := &direct{mailbox: &mailbox{rank: 1, ranks: 2}, dev: dev, exports: map[uint64]bool{}}
 	d := &direct{mailbox: &mailbox{ranks: 2}, dev: dev, imports: map[place]*imported{}}
-	list := []parallel.Exchange{{Send: memory + 16, SendBytes: []int64{8, 0}}}
+	list := []parallel.Exchange{{Receive: memory + 16, ReceiveBytes: []int64{8, 0}}}
 	for turn := range int64(3) {
 		pieces, err := d.read(1, other.message(list), 1)
 		require.NoError(t, err)
