@@ -152,7 +152,7 @@ func (p *backward) check() (err error) {
 	}
 	p.counts = a.Saved.counts
 	p.divide()
-	if p.sums() {
+	if p.sums() || p.packs {
 		p.chunks = 1 // the rows of dX of all experts are made at once
 	}
 	if err := checkBuffer("Workspace", a.Workspace, p.b.bytes); err != nil {
@@ -330,9 +330,7 @@ func (p *backward) logits(at Step) error {
 	if p.sums() {
 		p.back = []Exchange{p.sumsBack(0, p.at(p.b.back), arrive)}
 	} else if p.packs {
-		e := p.pairsBack(p.rowBytes(1), p.at(p.b.back), arrive)
-		e.InPlace = true
-		p.back = []Exchange{e}
+		p.back = []Exchange{p.packedBack(0, p.at(p.b.back), arrive)}
 	}
 	if p.receives(&p.counts, p.transport.Rank()) == 0 {
 		return steps.NoWeights(p.pass.experts, p.s, p.experts)
@@ -350,7 +348,7 @@ func (p *backward) logits(at Step) error {
 		if !p.packs {
 			return nil
 		}
-		return p.packOthers(p.pass.experts, rows, inverse, &p.back[0])
+		return p.packChunk(0, p.pass.experts, rows, inverse, &p.back[0])
 	})
 }
 

@@ -9,20 +9,37 @@ func (r *Rank) firstOf(rank int) int {
 	return exchange.First(r.Config.NumExperts, r.transport.Ranks(), rank)
 }
 
-// A pass whose experts get packedBytes of rows or more on average has several chunks, and sends each
-// expert's rows from where the expert wrote them. With smaller experts the many exchanges would take
-// longer than packing the rows, and the products would be too short to hide an exchange: the pass
-// then has one chunk, and packs its rows.
+// A pass whose experts get smallBytes of rows or more on average has several chunks, whose rows go home
+// while products run. With smaller experts the products would be too short to hide an exchange: the
+// pass then has one chunk.
+//
+// The rows of one expert for one home are next to each other, so they can be sent from where the expert
+// wrote them. But short copies are slow. If the rows of an expert for a home have fewer bytes than
+// longPiece returns, on average, the pass therefore packs the rows of a chunk by home, and a copy sends all
+// rows of a chunk for one home.
 const (
-	packedBytes = 1 << 20
-	mostChunks  = 4
+	smallBytes = 1 << 20
+	mostChunks = 8
 )
 
+// longPiece returns the number of bytes from which a piece is sent without packing. With more than two ranks
+// the exchanges take longer than the products, and every pass packs its rows.
+func longPiece(ranks int) int64 {
+	if ranks > 2 {
+		return 1 << 40
+	}
+	return 2 << 20
+}
+
 // Chunks returns the number of chunks of a large pass if Options.Chunks is 0. With more chunks the
-// first rows go home earlier, but each chunk costs some time at its end.
+// first rows go home earlier, but each chunk costs some time at its end. Two ranks have longer products of
+// their own tokens to hide the last rows, so fewer chunks are faster.
 func Chunks(experts, ranks int) int {
-	if ranks == 1 {
+	switch ranks {
+	case 1:
 		return 1
+	case 2:
+		return min(mostChunks/2, experts/ranks)
 	}
 	return min(mostChunks, experts/ranks)
 }
@@ -30,17 +47,18 @@ func Chunks(experts, ranks int) int {
 // divide chooses the number of chunks of a pass by its counts, and whether it packs rows. All ranks
 // choose the same, because all have the same counts. It also adds up counts.
 func (p *pass) divide() {
-	all, experts, ranks := int64(0), p.Config.NumExperts, p.transport.Ranks()
+	all, experts, ranks := int64(0), int64(p.Config.NumExperts), p.transport.Ranks()
 	for _, pairs := range p.pairs {
-		all += sum(pairs)
+		all += p.rowBytes(int(sum(pairs)))
 	}
-	p.chunks, p.packs = p.Chunks, false
+	p.chunks, p.small = p.Chunks, false
 	if p.chunks == 0 {
-		p.chunks = Chunks(experts, ranks)
-		if ranks == 1 || p.rowBytes(int(all)) < packedBytes*int64(experts) {
-			p.chunks, p.packs = 1, true
+		p.chunks = Chunks(int(experts), ranks)
+		if ranks == 1 || all < smallBytes*experts {
+			p.chunks, p.small = 1, true
 		}
 	}
+	p.packs = p.small || !p.sums() && all < p.longPiece*experts*int64(ranks) && p.hasRoom()
 	if p.sums() {
 		p.chunks = min(p.chunks, ranks-1)
 	}
@@ -54,18 +72,33 @@ func (p *pass) divide() {
 	}
 }
 
+// hasRoom reports whether every rank has room to pack its rows for other ranks.
+func (p *pass) hasRoom() bool {
+	for rank := range p.pairs {
+		if p.receives(&p.counts, rank)-p.pairsTo(&p.counts, rank, rank) > int64(p.largePacked()) {
+			return false
+		}
+	}
+	return true
+}
+
 // rowsBefore returns the number of rows of this rank's experts below an expert.
 func (p *pass) rowsBefore(expert int) int64 {
 	first, _ := p.Experts()
 	return p.madeBefore[expert-first]
 }
 
-// packedRows returns the largest number of rows that a pass packs to send them home.
+// largePacked returns the largest number of rows that a pass packs to send them home if it is not small. As
+// many go home from a rank with a third more than the mean if there are four ranks.
+func (r *Rank) largePacked() int { return r.MaxTokens * r.Config.TopK }
+
+// packedRows returns the largest number of rows that any pass packs to send them home.
 func (r *Rank) packedRows() int {
-	if r.Chunks > 0 || r.transport.Ranks() == 1 {
+	if r.transport.Ranks() == 1 {
 		return 0
 	}
-	return int(min(int64(r.windowPairs()), packedBytes*int64(r.Config.NumExperts)/r.rowBytes(1)))
+	small := int(smallBytes * int64(r.Config.NumExperts) / r.rowBytes(1))
+	return min(r.windowPairs(), max(small, r.largePacked()))
 }
 
 // backRows returns the largest number of rows that a pass writes to the buffer back.

@@ -16,9 +16,10 @@
 // The window is the owner's buffer for the tokens that it receives. In a large pass a rank first
 // multiplies half of its own tokens' rows, while tokens of other ranks arrive. Then it multiplies the
 // rows of other ranks in chunks of its experts. The rows of a chunk go home while the next chunk is
-// multiplied. The other half of its own tokens' rows comes last, while the last chunk goes home. The
-// rows of an expert for one home are next to each other, so they are sent from where the expert
-// wrote them. A small pass packs its rows instead, and sends them at once.
+// multiplied. The other half of its own tokens' rows comes last, while the last chunk goes home. With two
+// ranks the rows of an expert are sent from where the expert wrote them. With more ranks, or short rows of
+// an expert, the rank packs the rows of a chunk by home, so that it sends few long pieces. A small pass
+// sends all rows at once.
 //
 // A backward pass sends the rows of dO in the same way, and the rows of dX come back. The owner
 // alone computes the gradients of an expert's weights, or of its adapter's factors. It sums rows in the

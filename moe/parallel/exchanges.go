@@ -61,6 +61,45 @@ func (p *pass) rowsBack(c int, from, to driver.DevicePtr) (list []Exchange) {
 	return list
 }
 
+// packedBack returns the exchange that sends the packed rows of a chunk's experts home. from is the
+// address of the packed rows of all chunks, which are sorted by home, expert and token. The home gets no
+// rows of its own experts, but reads these rows where the experts wrote them.
+func (p *pass) packedBack(c int, from, to driver.DevicePtr) Exchange {
+	own, each, before := p.transport.Rank(), p.rowBytes(1), int64(0)
+	e := Exchange{Send: from, Receive: to, InPlace: true}
+	first, end := p.chunkOf(own, c)
+	for rank, pairs := range p.pairs {
+		there, last := p.chunkOf(rank, c)
+		e.SendAt = append(e.SendAt, each*(before+sum(pairs[p.firstOf(own):first])))
+		e.SendBytes = append(e.SendBytes, each*sum(pairs[first:end]))
+		e.ReceiveAt = append(e.ReceiveAt, each*p.sentBefore[there])
+		e.ReceiveBytes = append(e.ReceiveBytes, each*(p.sentBefore[last]-p.sentBefore[there]))
+		if rank != own {
+			before += p.pairsTo(&p.counts, rank, own)
+		}
+	}
+	return e
+}
+
+// packChunk packs the rows that an exchange of packedBack sends. index is the address of the row of each
+// received pair.
+func (p *pass) packChunk(c int, call *moe.Call, from, index driver.DevicePtr, e *Exchange) error {
+	own, before := p.transport.Rank(), int64(0)
+	first, _ := p.chunkOf(own, c)
+	for rank, pairs := range p.pairs {
+		n := e.SendBytes[rank] / p.rowBytes(1)
+		at := before + sum(pairs[p.firstOf(own):first])
+		if rank != own && n > 0 {
+			err := steps.Rows(call, p.s, exchange.RowsArgs{From: from, Index: index + driver.DevicePtr(4*at), To: e.From(rank), Count: int(n)})
+			if err != nil {
+				return err
+			}
+		}
+		before += p.pairsTo(&p.counts, rank, own)
+	}
+	return nil
+}
+
 // aligned returns the first address at or after p, aligned to 256 bytes, that lies a whole number of
 // rows after another address.
 func (r *Rank) aligned(p, other driver.DevicePtr) driver.DevicePtr {

@@ -86,10 +86,10 @@ type pass struct {
 	// of pairs.
 	received received
 	counts
-	// chunks is the number of chunks of the pass. packs reports whether rows are packed before they
-	// go home.
-	chunks int
-	packs  bool
+	// chunks is the number of chunks of the pass. small reports whether there is one chunk, and no exchange
+	// that overlaps products. packs reports whether rows are packed before they go home.
+	chunks       int
+	small, packs bool
 	// sentBefore [E+1] has the number of this rank's pairs with lower experts. madeBefore has, for
 	// each of this rank's experts, the number of rows of lower experts, and last the number of rows.
 	sentBefore, madeBefore []int64
@@ -165,8 +165,8 @@ func (p *pass) at(offset int64) driver.DevicePtr {
 	return p.args.Workspace.Ptr + driver.DevicePtr(offset)
 }
 
-// dispatch sends token rows and lists of pairs to the owners of the experts. Unless the pass packs
-// rows, the exchange overlaps the products of a portion of the rank's own tokens.
+// dispatch sends token rows and lists of pairs to the owners of the experts. Unless the pass is small,
+// the exchange overlaps the products of a portion of the rank's own tokens.
 func (p *pass) dispatch(at Step) error {
 	list, from := &p.received, p.w.sendEntries
 	rows := p.rowsOut(p.at(p.w.send), list.window)
@@ -199,7 +199,7 @@ func (p *pass) dispatch(at Step) error {
 		return err
 	}
 	stream := p.s
-	if !p.packs {
+	if !p.small {
 		stream = p.side
 	}
 	if err := p.order(p.made, p.s, stream); err != nil {
@@ -220,7 +220,7 @@ func (p *pass) dispatch(at Step) error {
 	if err := p.arrange(p.transport.Rank()+1, p.transport.Ranks()); err != nil {
 		return err
 	}
-	if err := p.arrangeSlots(); err != nil || p.packs {
+	if err := p.arrangeSlots(); err != nil || p.small {
 		return err
 	}
 	return p.order(p.arranged, p.s, p.other())
@@ -264,7 +264,7 @@ func (p *pass) startOwn(lists []Exchange) error {
 	if err != nil {
 		return err
 	}
-	if p.packs {
+	if p.small {
 		return nil
 	}
 	if err := p.order(p.arranged, p.s, p.other()); err != nil {
@@ -310,7 +310,7 @@ func (p *pass) ownerWorkspace() moe.Buffer { return part(p.args.Workspace, p.w.o
 func (p *pass) giveBack(at Step) error {
 	arrive, y := steps.Returned(p.call, p.home), p.y()
 	stream := p.s
-	if !p.packs {
+	if !p.small {
 		stream = p.side
 	}
 	if err := p.multiplyChunk(0); err != nil {
@@ -327,12 +327,10 @@ func (p *pass) giveBack(at Step) error {
 		case !p.packs:
 			back = p.rowsBack(c, y, arrive)
 		default:
-			e := p.pairsBack(p.rowBytes(1), p.at(p.w.back), arrive)
-			e.InPlace = true
-			if err := p.packOthers(p.experts, y, p.at(p.w.inverse), &e); err != nil {
+			back[0] = p.packedBack(c, p.at(p.w.back), arrive)
+			if err := p.packChunk(c, p.experts, y, p.at(p.w.inverse), &back[0]); err != nil {
 				return err
 			}
-			back[0] = e
 		}
 		if err := p.order(p.made, p.productsOf(c), stream); err != nil {
 			return err
@@ -347,7 +345,7 @@ func (p *pass) giveBack(at Step) error {
 			return err
 		}
 	}
-	if !p.packs {
+	if !p.small {
 		if err := p.order(p.made, p.other(), p.s); err != nil {
 			return err
 		}

@@ -54,6 +54,8 @@ type Rank struct {
 	call, experts *moe.Call
 	// count is the number of experts that the rank owns.
 	count int
+	// longPiece is what the function of this name returns. Tests change it.
+	longPiece int64
 	// last has the counts of the last forward pass.
 	last counts
 	// side is the stream of exchanges that overlap products. second is a stream for products next to
@@ -166,7 +168,7 @@ func text(hello []int64) string {
 // load makes the rank's two layers, their calls, and the stream and events of exchanges.
 func (r *Rank) load(ctx context.Context) (err error) {
 	c, rank := r.Config, r.transport.Rank()
-	r.count = r.firstOf(rank+1) - r.firstOf(rank)
+	r.count, r.longPiece = r.firstOf(rank+1)-r.firstOf(rank), longPiece(r.transport.Ranks())
 	plain := c
 	plain.Weights, plain.LoRARank, plain.LoRAAlpha, plain.RSLoRA = "", 0, 0, false // the home layer holds no expert weights
 	with := func(part any) []moe.Option { return append(append([]moe.Option(nil), r.Layer...), part.(moe.Option)) }

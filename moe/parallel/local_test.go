@@ -83,22 +83,31 @@ func TestLocalDeadline(t *testing.T) {
 func TestChunksChosen(t *testing.T) {
 	for _, c := range []struct {
 		ranks, experts, hidden, pairs, chunks, want int
-		packs                                       bool
+		// crowded sends all pairs from the last rank to the first.
+		packs, crowded bool
 	}{
 		{ranks: 1, experts: 128, hidden: 2048, pairs: 131072, want: 1, packs: true},
 		{ranks: 2, experts: 128, hidden: 2048, pairs: 131072, want: 4},
-		{ranks: 2, experts: 128, hidden: 2048, pairs: 16383, want: 1, packs: true},
-		{ranks: 2, experts: 128, hidden: 2048, pairs: 16384, want: 4},
-		{ranks: 8, experts: 16, hidden: 2048, pairs: 131072, want: 2},
-		{ranks: 8, experts: 128, hidden: 2048, pairs: 131072, want: 4},
-		{ranks: 5, experts: 7, hidden: 2048, pairs: 131072, want: 1},
-		{ranks: 2, experts: 128, hidden: 2048, pairs: 1, chunks: 3, want: 3},
+		{ranks: 2, experts: 128, hidden: 2048, pairs: 131071, want: 4, packs: true},
+		{ranks: 2, experts: 128, hidden: 2048, pairs: 32768, want: 4, packs: true},
+		{ranks: 2, experts: 128, hidden: 2048, pairs: 32767, want: 1, packs: true},
+		{ranks: 8, experts: 16, hidden: 2048, pairs: 131072, want: 2, packs: true},
+		{ranks: 8, experts: 128, hidden: 2048, pairs: 131072, want: 8, packs: true},
+		{ranks: 5, experts: 7, hidden: 2048, pairs: 131072, want: 1, packs: true},
+		{ranks: 2, experts: 128, hidden: 2048, pairs: 1, chunks: 3, want: 3, packs: true},
+		{ranks: 4, experts: 128, hidden: 2048, pairs: 8000, chunks: 3, want: 3, packs: true, crowded: true},
+		{ranks: 4, experts: 128, hidden: 2048, pairs: 8001, chunks: 3, want: 3, crowded: true},
 	} {
-		p := &pass{Rank: &Rank{Options: Options{Config: moe.Config{NumExperts: c.experts, Hidden: c.hidden}.Normal(), Chunks: c.chunks}, transport: &local{ranks: c.ranks}}}
+		o := Options{Config: moe.Config{NumExperts: c.experts, Hidden: c.hidden, TopK: 8}.Normal(), Chunks: c.chunks, MaxTokens: 1000}
+		p := &pass{Rank: &Rank{Options: o, transport: &local{ranks: c.ranks}, longPiece: longPiece(c.ranks)}}
 		for range c.ranks {
 			p.pairs = append(p.pairs, make([]int64, c.experts))
-			p.pairs[0][0] += int64(c.pairs)
 		}
+		from := 0
+		if c.crowded {
+			from = c.ranks - 1
+		}
+		p.pairs[from][0] = int64(c.pairs)
 		p.divide()
 		require.Equal(t, c.want, p.chunks, "%+v", c)
 		require.Equal(t, c.packs, p.packs, "%+v", c)

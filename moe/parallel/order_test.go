@@ -285,6 +285,7 @@ func (c testCase) rightWithout(list []driver.Device, drop int, tr *trial.Trial, 
 			if err != nil {
 				return err
 			}
+			r.longPiece = 0
 			m, from := &member{Rank: r, dev: dev, memory: moe.NewArena(dev)}, i*c.tokens[0]
 			if err := m.fill(tr, from, c.tokens[i]); err != nil {
 				return err
@@ -332,7 +333,7 @@ func TestMissingWaitsOfMove(t *testing.T) {
 // movedRight runs two Moves of two ranks, and reports whether both ranks receive the right bytes. A wait of
 // rank 1 has no effect. Each rank overwrites what it has sent and received.
 func movedRight(t *testing.T, list []driver.Device, drop int) bool {
-	const pieces, size = 9, 16 // so many that all lanes have some
+	const pieces, size = 9, 16 // each of the four streams gets two or three
 	transports, err := Local(list...)
 	require.NoError(t, err)
 	var g errgroup.Group

@@ -44,7 +44,7 @@ type plan struct {
 	bases, shifts, offsets int
 	arrange                []int
 	// own has two portions of this rank's own tokens. others has a portion of the other ranks'
-	// tokens for each chunk. If the pass packs rows, there is one portion of all tokens in others.
+	// tokens for each chunk. If the pass is small, there is one portion of all tokens in others.
 	own    [2]portion
 	others []portion
 	// later reports whether the products of a portion have been queued.
@@ -81,7 +81,7 @@ func (p *pass) newPlan(arrive, y driver.DevicePtr) (u plan) {
 	for _, shifts := range p.arrangeShifts() {
 		u.arrange = append(u.arrange, u.add(shifts...))
 	}
-	if p.packs {
+	if p.small {
 		u.others = []portion{u.portion(p, first, first+count, [2]int{0, ranks})}
 		return u
 	}
@@ -196,10 +196,11 @@ func (p *pass) multiply(of Span, s driver.Stream, part portion) error {
 }
 
 // productsOf returns the stream of the products of a chunk. The portions take turns on two streams. A
-// portion then starts on multiprocessors that the portion before it no longer needs. With partial sums
-// the portions are on one stream, so that the sums of a chunk do not wait for multiprocessors.
+// portion then starts on multiprocessors that the portion before it no longer needs. If a
+// kernel sums or packs the rows of a chunk, the portions are on one stream, so that this kernel does not wait
+// for multiprocessors.
 func (p *pass) productsOf(c int) driver.Stream {
-	if c%2 == 1 && c < p.chunks && !p.sums() {
+	if c%2 == 1 && c < p.chunks && !p.sums() && !p.packs {
 		return p.other()
 	}
 	return p.s
@@ -211,7 +212,7 @@ func (p *pass) multiplyChunk(c int) error {
 	switch {
 	case c < p.chunks:
 		return p.multiply(Span{Name: "experts", Chunk: c}, p.productsOf(c), p.plan.others[c])
-	case !p.packs:
+	case !p.small:
 		return p.multiply(Span{Name: "own experts", Chunk: 1}, p.s, p.plan.own[1])
 	}
 	return nil
