@@ -65,7 +65,7 @@ func (d Down) Build() (*jit.Kernel[DownArgs], error) {
 	in := operands{early: true, tickets: k.Ptr(&k.Args.Tickets), table: planned{k.Ptr(&k.Args.Table), k.Ptr(&k.Args.RowPairs), read}}
 	in.tokens = tokens{at: k.Ptr(&k.Args.A), rowBytes: width * tile.ElementBytes, number: func(b block, row ptx.U32) ptx.U32 { return b.row.Add(row) }}
 	y := k.Ptr(&k.Args.Y)
-	in.weights = d.loadW2(stage, k)
+	in.weights = d.loadW2(k)
 
 	// Ring "ab" holds stages of W2 and A, and a queue holds the tiles.
 	p := newProduct(k.Kernel, cta, stage, d.Config, sums{columns: width, units: d.units(), parts: 1, mnMajor: units{weights.W2(d.Config)}.mnMajor(), bias: bias})
@@ -81,13 +81,13 @@ func (d Down) Build() (*jit.Kernel[DownArgs], error) {
 }
 
 // loadW2 returns the function that loads a unit of W2.
-func (d Down) loadW2(s stage, k *jit.Builder[DownArgs]) loadUnit {
+func (d Down) loadW2(k *jit.Builder[DownArgs]) loadUnit {
 	if d.Units {
-		return loadPacked(k.Kernel, s, k.Ptr(&k.Args.W2), fragments.W2(d.Config))
+		return loadPacked(k.Kernel, k.Ptr(&k.Args.W2), fragments.W2(d.Config))
 	}
 	of := units{weights.W2(d.Config)}
 	w2 := k.Map(&k.Args.W2, func(a *DownArgs) gpu.TensorMap { return of.tensorMap(a.W2) })
-	return func(to, full ptx.Shared, b block, column ptx.U32, part int) {
+	return func(to, full ptx.Shared, b block, column, _ ptx.U32, part int) {
 		k.TMALoad(to, w2, full, of.at(b, column, part)...)
 	}
 }

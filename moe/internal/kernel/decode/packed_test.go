@@ -78,7 +78,7 @@ var packedPlans = map[string]func() *kt.Packed{
 func TestPackedUp(t *testing.T) {
 	for i, c := range []spec.Config{
 		{Hidden: 256, Intermediate: 64, Weights: "mxfp4"},
-		{Hidden: 192, Intermediate: 160, GateUp: spec.Interleaved, Bias: true, Weights: "mxfp4"},
+		{Hidden: 320, Intermediate: 160, GateUp: spec.Interleaved, Bias: true, Weights: "mxfp4"},
 		{Hidden: 128, Intermediate: 192, GateUp: spec.Apart, Bias: true, Activation: spec.SwiGLUOAI, Alpha: 1.702, Limit: 0.7, Weights: "fp8"},
 		{Hidden: 416, Intermediate: 128, Activation: spec.ReLU2, Bias: true, Weights: "fp8-ue8m0"},
 		{Hidden: 448, Intermediate: 96, ScoreOnInput: true, Weights: "mxfp4"},
@@ -136,7 +136,7 @@ func TestPackedUp(t *testing.T) {
 func TestPackedDown(t *testing.T) {
 	for i, c := range []spec.Config{
 		{Hidden: 128, Intermediate: 64, Weights: "mxfp4"},
-		{Hidden: 352, Intermediate: 416, Bias: true, Weights: "mxfp4"},
+		{Hidden: 352, Intermediate: 576, Bias: true, Weights: "mxfp4"},
 		{Hidden: 192, Intermediate: 192, Weights: "fp8"},
 		{Hidden: 256, Intermediate: 320, Bias: true, Weights: "fp8-ue8m0"},
 		{Hidden: 192, Intermediate: 416, Bias: true, Weights: "int4-g32"},

@@ -1,6 +1,8 @@
 package decode
 
 import (
+	"slices"
+
 	"sonicmoe/internal/spec"
 	"sonicmoe/jit/gemm"
 	"sonicmoe/jit/pipeline"
@@ -18,7 +20,7 @@ type product struct {
 	k       *ptx.Kernel
 	element tile.Element
 	sums
-	kTiles int // depth of a sum in k-tiles, rounded up to whole stages
+	kTiles int // depth of a sum in k-tiles, rounded up to whole blocks of packed weights
 	cta    *pipeline.CTA
 	// ring "ab" has stages of weights and tokens. Ring "copied" has barriers but no data. With
 	// packed weights it tells which stages have received their tokens.
@@ -55,15 +57,15 @@ type operands struct {
 func newProduct(k *ptx.Kernel, cta *pipeline.CTA, of stage, c spec.Config, s sums) *product {
 	// A stage is full after one arrival for the bytes of the weights, and the arrivals for the
 	// tokens: one of each lane that copies tokens, or one of the thread that fences them.
-	stages, tokens := ringBytes/of.bytes(), 32
+	stages, tokens, kTiles := ringBytes/of.bytes(), 32, tile.Tiles(s.columns)
 	var copied *pipeline.Ring
 	if of.packed.IsPacked() {
-		stages = packedRingBytes / of.bytes()
+		stages, kTiles = packedRingBytes/of.bytes(), fragments.Blocks(s.columns)*fragments.KTiles
 		copied, tokens = cta.Ring("copied", stages, 0, tokens, 1), 1
 	}
 	const words, weightsWarp = 4, 1
 	return &product{
-		stage: of, k: k, element: element.Of(c), sums: s, cta: cta, kTiles: ceil(tile.Tiles(s.columns), of.depth) * of.depth,
+		stage: of, k: k, element: element.Of(c), sums: s, cta: cta, kTiles: kTiles,
 		copied: copied, ring: cta.Ring("ab", stages, of.bytes(), 1+tokens, of.mathWarps()),
 		queue: schedule.NewQueue[block](k, cta, words, of.mathWarps()+of.loadWarps()-weightsWarp, 1),
 	}
@@ -101,7 +103,18 @@ func (p *product) eachCopy(rows ptx.U32, body func(i int)) {
 }
 
 // stages returns the number of stages that a sum takes.
-func (p *product) stages() int { return p.kTiles / p.depth * p.parts }
+func (p *product) stages() int { return ceil(p.kTiles, p.depth) * p.parts }
+
+// rest returns the number of k-tiles of a sum's last stage if it has fewer than the others, else 0.
+func (p *product) rest() int { return p.kTiles % p.depth }
+
+// bytesAt returns the size of a unit's weights in the stage that starts at a column.
+func (p *product) bytesAt(column ptx.U32) ptx.U32 {
+	if p.rest() == 0 {
+		return ptx.Uint(p.unitBytes)
+	}
+	return ptx.Select(column.EqI((p.kTiles-p.rest())*tile.K), ptx.Uint(p.unitBytes/p.depth*p.rest()), ptx.Uint(p.unitBytes))
+}
 
 // tokens describes the rows of tokens in memory.
 type tokens struct {
@@ -113,9 +126,9 @@ type tokens struct {
 	number func(b block, row ptx.U32) ptx.U32
 }
 
-// loadUnit loads a unit's part of a stage. column is the first column, part is 0 for gate and 1 for
-// up.
-type loadUnit func(to, full ptx.Shared, b block, column ptx.U32, part int)
+// loadUnit loads a unit's part of a stage, which has a number of bytes. column is the first column,
+// part is 0 for gate and 1 for up.
+type loadUnit func(to, full ptx.Shared, b block, column, bytes ptx.U32, part int)
 
 // run emits the roles: "math" has one warpgroup for each unit, "load" has one warp for
 // weights and one for tokens. run calls store with the sums of each block. boxes are the boxes
@@ -166,13 +179,14 @@ func (p *product) loadWeights(tiles scheduler, load loadUnit) {
 	tiles.publish(func(b block, before func(column ptx.U32)) {
 		k.For(ptx.Uint(0), ptx.Uint(p.kTiles*tile.K), ptx.Uint(p.depth*tile.K), func(column ptx.U32) {
 			before(column)
+			bytes := p.bytesAt(column)
 			for part := range p.parts {
 				s := ring.Acquire()
-				k.MbarrierArriveExpectTx(s.Full, b.units.MulI(p.unitBytes))
+				k.MbarrierArriveExpectTx(s.Full, b.units.Mul(bytes))
 				for i := range p.shape.units {
 					of := b
 					of.unit = b.unit.AddI(i)
-					k.If(b.units.GtI(i), func() { load(s.Data.At(i*p.unitBytes), s.Full, of, column, part) })
+					k.If(b.units.GtI(i), func() { load(s.Data.At(i*p.unitBytes), s.Full, of, column, bytes, part) })
 				}
 				ring.Advance()
 			}
@@ -243,24 +257,50 @@ func (p mathRole) multiplyByWarps(loop gemm.MainLoop, b block) []ptx.F32 {
 		}
 	}
 	product := tile.NewWarpProduct(k, p.element, k.Lane())
-	k.Range(ptx.Uint(p.stages()), func(ptx.U32) {
-		s := loop.Ring.Wait()
-		weights := p.newUnit(s)
-		for kt := range p.depth {
-			tokens := product.B(s.Data.At(p.tokensAt(kt)))
-			var a []ptx.U32
-			for _, step := range weights.kTile(kt) {
-				a = append(a, step...)
-			}
-			if kt == p.depth-1 {
-				k.BarWarpSync(ptx.Uint(ptx.FullMask)) // all lanes have loaded before one lane releases the stage
-				loop.Release.Release(s, ptx.True())
-			}
-			product.Multiply(sum, a, tokens, 0, tile.K/tile.KStep)
-		}
-		loop.Ring.Advance()
-	})
+	k.Range(ptx.Uint(p.kTiles/p.depth), func(ptx.U32) { p.stageByWarps(loop, product, p.depth, sum) })
+	if p.rest() > 0 {
+		p.stageByWarps(loop, product, p.rest(), sum)
+	}
 	return sum
+}
+
+// stageByWarps multiplies a number of k-tiles of the next stage by up to warpTokens tokens.
+func (p mathRole) stageByWarps(loop gemm.MainLoop, product tile.WarpProduct, kTiles int, sum []ptx.F32) {
+	k := p.k
+	s := loop.Ring.Wait()
+	weights := p.newUnit(s)
+	for kt := range kTiles {
+		tokens := product.B(s.Data.At(p.tokensAt(kt)))
+		steps := weights.kTile(kt)
+		a := slices.Concat(steps[:]...)
+		if kt == kTiles-1 {
+			k.BarWarpSync(ptx.Uint(ptx.FullMask)) // all lanes have loaded before one lane releases the stage
+			loop.Release.Release(s, ptx.True())
+		}
+		product.Multiply(sum, a, tokens, 0, tile.K/tile.KStep)
+	}
+	loop.Ring.Advance()
+}
+
+// restByWarps multiplies the last stage of a sum, if it has fewer k-tiles than the others, after wgmma
+// has multiplied the other stages. A sum of mma.sync is in the same registers as a sum of wgmma.
+func (p mathRole) restByWarps(loop gemm.MainLoop, b block, sum []ptx.F32) {
+	k, product := p.k, tile.NewWarpProduct(p.k, p.element, p.k.Lane())
+	s := loop.Ring.Wait()
+	weights := p.newUnit(s)
+	for kt := range p.rest() {
+		steps := weights.kTile(kt)
+		a := slices.Concat(steps[:]...)
+		for i := 0; i < p.tokens; i += warpTokens {
+			k.If(b.rows.GtI(i), func() {
+				tokens := product.B(s.Data.At(p.tokensAt(kt) + i*tile.RowBytes))
+				product.Multiply(sum[i*tile.WarpSums/warpTokens:][:tile.WarpSums], a, tokens, 0, tile.K/tile.KStep)
+			})
+		}
+	}
+	k.BarWarpSync(ptx.Uint(ptx.FullMask)) // all lanes have loaded before one lane releases the stage
+	loop.Release.Release(s, ptx.True())
+	loop.Ring.Advance()
 }
 
 // multiply computes the sums of a block. A branch chooses the width for each k-tile. One loop for
@@ -270,7 +310,7 @@ func (p mathRole) multiply(loop gemm.MainLoop, sums [][]ptx.F32, b block) {
 	k := p.k
 	// A sum of a single stage starts from explicit zeros, because ptxas would serialise its wgmma
 	// otherwise.
-	isOne := p.kTiles == p.depth
+	isOne := p.kTiles/p.depth == 1
 	initialised := p.bias.given || isOne
 	if initialised {
 		p.setSums(b, sums)
@@ -300,6 +340,9 @@ func (p mathRole) multiply(loop gemm.MainLoop, sums [][]ptx.F32, b block) {
 		k.Range(ptx.Uint(p.kTiles/p.depth), multiply)
 	}
 	f.Finish()
+	if p.rest() > 0 { // a second loop would make the assembler serialise wgmma
+		p.restByWarps(loop, b, sums[0])
+	}
 }
 
 // multiplyPlain issues the wgmma group of a stage.

@@ -92,10 +92,10 @@ func formatOf(c spec.Config, areUnits bool) fragments.Format {
 }
 
 // loadPacked returns the function that loads a unit's blocks of a stage.
-func loadPacked(k *ptx.Kernel, s stage, at ptx.Global, m fragments.Matrix) loadUnit {
-	return func(to, full ptx.Shared, b block, column ptx.U32, _ int) {
+func loadPacked(k *ptx.Kernel, at ptx.Global, m fragments.Matrix) loadUnit {
+	return func(to, full ptx.Shared, b block, column, bytes ptx.U32, _ int) {
 		unit := at.Index(b.expert.MulI(m.Units).Add(b.unit), m.UnitBytes())
-		k.BulkLoad(to, unit.Index(column.DivI(fragments.Columns), m.BlockBytes()), ptx.Uint(s.unitBytes), full)
+		k.BulkLoad(to, unit.Index(column.DivI(fragments.Columns), m.BlockBytes()), bytes, full)
 	}
 }
 
@@ -246,7 +246,7 @@ func (s scheduler) publish(body func(b block, before func(column ptx.U32))) {
 		s.split(whole, func(b block) {
 			body(b, func(column ptx.U32) {
 				isAhead := func(stages int) ptx.Pred {
-					return b.row.Eq(whole.row).And(column.EqI(tile.K * max(0, s.kTiles-stages*s.depth)))
+					return b.row.Eq(whole.row).And(column.EqI(tile.K * s.depth * max(0, ceil(s.kTiles, s.depth)-stages)))
 				}
 				k.If(isAhead(drawAhead), func() { ticket.Set(ctas.Add(k.AtomGlobalAdd(s.tickets, ptx.Uint(1)))) })
 				k.If(isAhead(publishAhead), func() { publish(ticket.Get()) })
@@ -318,9 +318,9 @@ func (p *product) loadTokens(tiles scheduler, t tokens) {
 		p.eachCopy(b.rows, func(i int) {
 			from[i].Set(at.Index(t.number(b, first.AddI(copyRows*i).Min(last)), t.rowBytes).Addr())
 		})
-		k.Range(ptx.Uint(p.kTiles/p.depth), func(stage ptx.U32) {
+		k.Range(ptx.Uint(ceil(p.kTiles, p.depth)), func(stage ptx.U32) {
 			bytes := make([][]ptx.U32, p.depth)
-			if t.rowBytes != p.kTiles*tile.RowBytes {
+			if t.rowBytes != ceil(p.kTiles, p.depth)*p.depth*tile.RowBytes {
 				for i := range bytes {
 					kt := stage.MulI(p.depth).AddI(i)
 					bytes[i] = append(bytes[i], tile.BytesIf(kt.MulI(tile.LanesOfRow).Add(copier.Chunk).LtI(t.rowBytes/tile.CopyBytes)))

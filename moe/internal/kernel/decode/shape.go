@@ -74,14 +74,14 @@ type stage struct {
 }
 
 // stageOf returns the stages of a product whose sums have a number of columns. A stage of packed weights
-// has one block of each unit. With codes of 4 bits it has two, if the number of blocks is even and the ring
-// has room: waits, addresses and the loop then take fewer instructions a block.
+// has one block of each unit. With codes of 4 bits it has two, if the ring has room: waits, addresses and
+// the loop then take fewer instructions a block. If the number of blocks is odd, the last stage has one.
 func stageOf(f fragments.Format, columns int, isWide, isTiny bool) stage {
 	s := shapeOf(f.IsPacked(), isWide, isTiny)
 	if f.IsPacked() {
 		const least = 3 // stages of a ring
 		one, two := stage{s, f, fragments.KTiles, f.BlockBytes()}, stage{s, f, 2 * fragments.KTiles, 2 * f.BlockBytes()}
-		if fragments.Blocks(columns)%2 == 0 && f.Code.Bits() == 4 && !isWide && packedRingBytes/two.bytes() >= least {
+		if fragments.Blocks(columns) > 1 && f.Code.Bits() == 4 && !isWide && packedRingBytes/two.bytes() >= least {
 			return two
 		}
 		return one

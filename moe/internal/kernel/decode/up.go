@@ -109,7 +109,7 @@ func (u Up) Build() (*jit.Kernel[UpArgs], error) {
 	cta := pipeline.NewCTA(k.Kernel)
 
 	// Operands.
-	bias, w1 := u.biases(k), u.loadW1(stage, k)
+	bias, w1 := u.biases(k), u.loadW1(k)
 	x, tickets := k.Ptr(&k.Args.X), k.Ptr(&k.Args.Tickets)
 	tableOf, number := u.table(k)
 
@@ -142,9 +142,9 @@ func (u Up) table(k *jit.Builder[UpArgs]) (of func(p *product) table, number fun
 }
 
 // loadW1 returns the function that loads a unit of W1, and of W3.
-func (u Up) loadW1(s stage, k *jit.Builder[UpArgs]) loadUnit {
+func (u Up) loadW1(k *jit.Builder[UpArgs]) loadUnit {
 	if u.Units {
-		return loadPacked(k.Kernel, s, k.Ptr(&k.Args.W1), fragments.W1(u.Config))
+		return loadPacked(k.Kernel, k.Ptr(&k.Args.W1), fragments.W1(u.Config))
 	}
 	of := units{weights.W1(u.Config)}
 	w1 := []ptx.TensorMap{k.Map(&k.Args.W1, func(a *UpArgs) gpu.TensorMap { return u.weightsMap(a.W1) })}
@@ -152,11 +152,11 @@ func (u Up) loadW1(s stage, k *jit.Builder[UpArgs]) loadUnit {
 		w1 = append(w1, k.Map(&k.Args.W3, func(a *UpArgs) gpu.TensorMap { return u.weightsMap(a.W3) }))
 	}
 	if u.alternating() {
-		return func(to, full ptx.Shared, b block, column ptx.U32, _ int) {
+		return func(to, full ptx.Shared, b block, column, _ ptx.U32, _ int) {
 			k.TMALoad(to, w1[0], full, column, ptx.Uint(0), ptx.Uint(0), b.unit.MulI(u.neurons()/gateBlock), b.expert)
 		}
 	}
-	return func(to, full ptx.Shared, b block, column ptx.U32, part int) {
+	return func(to, full ptx.Shared, b block, column, _ ptx.U32, part int) {
 		k.TMALoad(to, w1[part%len(w1)], full, of.at(b, column, part)...)
 	}
 }
