@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -19,8 +20,9 @@ import (
 )
 
 // BenchmarkRates measures the kernels that pack the tokens of a pass, and that sum the rows which
-// have come home. It reports the rate of the bytes that they read and write: rows, indices and scores.
-// Copies of the device for as many rows show the rate that memory allows.
+// have come home, on a rested device and after 200 ms of load. It reports the rate of the bytes that they
+// read and write: rows, indices and scores. Copies of the device for as many rows show the rate that
+// memory allows.
 func BenchmarkRates(b *testing.B) {
 	if drivertest.Name() == "emulated" {
 		b.Skip("times of an emulated device say nothing")
@@ -61,9 +63,28 @@ func launches[A any](b *testing.B, bed *kt.Bed, from interface {
 	return func() error { return l.Launch(bed.Stream, args) }
 }
 
-// rate queues an operation many times, and reports its time and the rate of its bytes: the median of
-// several samples.
+// rate measures an operation on a rested device, and on a device that has repeated the operation for a
+// while. It reports the median of several samples, and the least and the greatest rate.
 func rate(b *testing.B, bed *kt.Bed, bytes float64, queue func() error) {
+	for _, load := range []time.Duration{0, 200 * time.Millisecond} {
+		b.Run(fmt.Sprintf("load=%v", load), func(b *testing.B) {
+			time.Sleep(25 * time.Millisecond)
+			for start := time.Now(); time.Since(start) < load; {
+				times(b, bed, queue)
+			}
+			took := times(b, bed, queue)
+			slices.Sort(took)
+			rate := func(seconds float64) float64 { return bytes / seconds / 1e12 }
+			b.ReportMetric(took[len(took)/2]*1e6, "µs")
+			b.ReportMetric(rate(took[len(took)/2]), "TB/s")
+			b.ReportMetric(rate(took[len(took)-1]), "least-TB/s")
+			b.ReportMetric(rate(took[0]), "most-TB/s")
+		})
+	}
+}
+
+// times queues an operation many times. It returns samples of the operation's time in seconds.
+func times(b *testing.B, bed *kt.Bed, queue func() error) []float64 {
 	const times, samples = 50, 9
 	marks := make([]driver.Event, samples+1)
 	var err error
@@ -86,7 +107,5 @@ func rate(b *testing.B, bed *kt.Bed, bytes float64, queue func() error) {
 		require.NoError(b, err)
 		took[i] = t.Seconds() / times
 	}
-	slices.Sort(took)
-	b.ReportMetric(took[samples/2]*1e6, "µs")
-	b.ReportMetric(bytes/took[samples/2]/1e12, "TB/s")
+	return took
 }
