@@ -8,7 +8,7 @@ import (
 )
 
 // This file computes with every float format and rounding mode, on exact numbers (big.Float), which
-// is slow. Sums, differences and products of 16-bit numbers, the only operations here that the
+// is slow. Sums, products and fused products of 16-bit numbers, the only operations here that the
 // layer's kernels use, take a faster path.
 
 // Format is a binary float format all of whose values float64 can represent.
@@ -74,12 +74,17 @@ func (f Format) Encode(x float64) uint64 {
 	if math.IsInf(x, 0) {
 		return sign | uint64(f.most-f.Least+2)<<fraction
 	}
-	if x = math.Abs(x); x < math.Ldexp(1, f.Least) {
-		return sign | uint64(math.Ldexp(x, fraction-f.Least))
+	if exponentOf(x) < f.Least {
+		return sign | uint64(math.Abs(x)*powerOfTwo(fraction-f.Least))
 	}
-	m, e := math.Frexp(x)
-	return sign | uint64(e-f.Least)<<fraction | uint64(math.Ldexp(2*m-1, fraction))
+	return sign | uint64(exponentOf(x)-f.Least+1)<<fraction | math.Float64bits(x)&(1<<52-1)>>(52-fraction)
 }
+
+// exponentOf returns the exponent of a normal float64 number, and -1023 for smaller numbers.
+func exponentOf(x float64) int { return int(math.Float64bits(x)>>52&0x7ff) - 1023 }
+
+// powerOfTwo returns 2^e, which must be a normal float64 number.
+func powerOfTwo(e int) float64 { return math.Float64frombits(uint64(e+1023) << 52) }
 
 // Largest returns the largest finite number. E4M3 has no infinities: it uses their exponent for
 // numbers, except for one code, which is NaN.
@@ -167,15 +172,18 @@ const (
 // Compute returns the exact result of the operation, rounded once to the format.
 func (f Format) Compute(op Op, mode Rounding, a, b, c float64) float64 {
 	r := op.Float(a, b, c)
-	for _, x := range []float64{a, b, c} {
-		if x != x || math.IsInf(x, 0) {
+	for _, x := range [3]float64{a, b, c} {
+		if x-x != 0 { // NaN or infinite
 			return r
 		}
 	}
 	if r != r || op == OpDiv && b == 0 {
 		return r
 	}
-	if f.Bits == 16 && mode == RoundNearest && op <= OpMul {
+	if f.Bits == 16 && mode == RoundNearest && op <= OpFma {
+		if op == OpFma {
+			r = addOdd(a*b, c)
+		}
 		return f.nearest(r)
 	}
 	big64 := func(x float64) *big.Float { return new(big.Float).SetPrec(exactBits).SetFloat64(x) }
@@ -212,19 +220,18 @@ func (f Format) Compute(op Op, mode Rounding, a, b, c float64) float64 {
 	return 0
 }
 
-// nearest returns the number of a 16-bit format that is nearest to a sum, difference or product of
-// two of its numbers. r is the result in float64. A product is exact in float64. If a sum is not
-// exact, then float64 cannot distinguish it from its larger term, and this term is the nearest
-// number.
+// nearest returns the number of a 16-bit format that is nearest to a sum, difference, product or
+// fused product of its numbers. r is the result in float64, and has the same nearest number as the
+// exact result. A product of two numbers is exact in float64. If the sum of two numbers is not exact,
+// then float64 cannot distinguish it from its larger term, and this term is the nearest number. A fused
+// product is rounded to odd.
 func (f Format) nearest(r float64) float64 {
-	if r == 0 {
-		return r
-	}
-	_, exponent := math.Frexp(r)
-	quantum := max(exponent-1, f.Least) - (f.precision - 1)
-	n := math.Ldexp(math.RoundToEven(math.Ldexp(r, -quantum)), quantum)
-	if math.Abs(n) > f.Largest() {
-		return math.Inf(int(math.Copysign(1, r)))
+	// Next to 1.5 * 2^52 * quantum, the float64 numbers are the multiples of quantum.
+	quantum := max(exponentOf(r), f.Least) - (f.precision - 1)
+	shift := 1.5 * powerOfTwo(quantum+52)
+	n := math.Copysign(r+shift-shift, r)
+	if exponentOf(n) > f.most {
+		return math.Copysign(math.Inf(1), r)
 	}
 	return n
 }

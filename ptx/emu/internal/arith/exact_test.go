@@ -11,7 +11,7 @@ import (
 	"sonicmoe/ptx/isa"
 )
 
-// TestNearest compares sums, differences and products of random 16-bit numbers, and of numbers at
+// TestNearest compares sums, differences, products and fused products of random 16-bit numbers, and of numbers at
 // the ends of the formats, with the exact results rounded once.
 func TestNearest(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
@@ -29,12 +29,16 @@ func TestNearest(t *testing.T) {
 				}
 			}
 		}
-		for range 200_000 {
-			a, b := draw(), draw()
+		for range 100_000 {
+			a, b, c := draw(), draw(), draw()
 			if r.IntN(3) == 0 { // two terms of similar size make sums that are near a tie
 				b = f.nearest(a * (1 + r.Float64()) / float64(int(2)<<r.IntN(12)))
 			}
-			for _, op := range []Op{OpAdd, OpSub, OpMul} {
+			if r.IntN(3) == 0 { // c is close to the product, or to half of a unit in its last place
+				c = f.nearest(-a * b * (1 + r.Float64()) * float64(r.IntN(2)*2-1) / float64(int(1)<<r.IntN(24)))
+				c = max(-f.Largest(), min(c, f.Largest()))
+			}
+			for _, op := range []Op{OpAdd, OpSub, OpMul, OpFma} {
 				x, y := new(big.Float).SetPrec(exactBits).SetFloat64(a), new(big.Float).SetPrec(exactBits).SetFloat64(b)
 				switch op {
 				case OpAdd:
@@ -44,12 +48,36 @@ func TestNearest(t *testing.T) {
 				default:
 					x.Mul(x, y)
 				}
-				want := op.Float(a, b, 0)
+				if op == OpFma {
+					x.Add(x, y.SetFloat64(c))
+				}
+				want := op.Float(a, b, c)
 				if x.Sign() != 0 {
 					want = f.Round(x, RoundNearest)
 				}
-				got := f.Compute(op, RoundNearest, a, b, 0)
-				require.Equal(t, math.Float64bits(want), math.Float64bits(got), "%v: %d of %g and %g", of, op, a, b)
+				got := f.Compute(op, RoundNearest, a, b, c)
+				if want, got := math.Float64bits(want), math.Float64bits(got); want != got { // require.Equal is slow
+					require.Equal(t, want, got, "%v: %d of %g, %g and %g", of, op, a, b, c)
+				}
+			}
+		}
+	}
+}
+
+// TestEncode checks the bits of every number of the 16-bit formats and of FP8.
+func TestEncode(t *testing.T) {
+	for _, of := range []isa.Type{isa.F16, isa.BF16} {
+		for x := range uint64(1 << 16) {
+			v := FloatOf(of, x)
+			if want := FormatOf(of).Encode(v); v == v && want != x || v != v && want != canonicalNaN16 {
+				require.Equal(t, x, want, "%v: %g", of, v)
+			}
+		}
+	}
+	for _, f := range []Format{FormatE4M3, FormatE5M2} {
+		for x := range uint64(1 << 8) {
+			if v := FromFP8(f, x); v == v {
+				require.Equal(t, x, f.Encode(v), "%v: %g", f, v)
 			}
 		}
 	}
