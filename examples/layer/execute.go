@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"sonicmoe/cache"
+	"sonicmoe/examples/internal/modelcard"
 	"sonicmoe/examples/internal/setup"
 	"sonicmoe/moe"
 )
@@ -68,7 +69,7 @@ func execute(ctx context.Context, o options, stderr io.Writer) (text string, err
 
 // remarks returns a line for each remark on the model of the job.
 func remarks(o options, j *job) (text string) {
-	for _, remark := range setup.Remarks(j.model.Model) {
+	for _, remark := range modelcard.Remarks(j.model.Model) {
 		text += fmt.Sprintf("\n%s: %s", o.model, remark)
 	}
 	return text

@@ -6,7 +6,7 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"sonicmoe/examples/internal/setup"
+	"sonicmoe/examples/internal/modelcard"
 )
 
 // write prints the table, followed by the remarks on single models.
@@ -61,7 +61,7 @@ func ms(t time.Duration) string { return fmt.Sprintf("%.2f", t.Seconds()*1e3) }
 
 // remarks returns remarks on the plan's model and the limits of its figures.
 func (p plan) remarks() []string {
-	list := setup.Remarks(p.Model)
+	list := modelcard.Remarks(p.Model)
 	if p.Units > 0 {
 		list = append(list, fmt.Sprintf("packed weights arranged for small batches are a second copy: %d bytes a layer, %.0f GiB in all", p.Units, float64(p.Units*int64(len(p.MoE)))/(1<<30)))
 	}

@@ -14,7 +14,7 @@ import (
 	"sonicmoe/cache"
 	"sonicmoe/driver"
 	"sonicmoe/examples/internal/command"
-	"sonicmoe/examples/internal/setup"
+	"sonicmoe/examples/internal/modelcard"
 	"sonicmoe/moe"
 	"sonicmoe/moe/checkpoint"
 	"sonicmoe/moe/checkpoint/weights"
@@ -85,7 +85,7 @@ func openModel(ctx context.Context, dir, list string, tokens int) (found []sourc
 		}
 		c := l.Config
 		c.TokensHint = tokens
-		found = append(found, source{number, c, l.Model.Type, setup.Remarks(l.Model), l.Load, l.Close})
+		found = append(found, source{number, c, l.Model.Type, modelcard.Remarks(l.Model), l.Load, l.Close})
 		if out := l.Model.Outside; len(out) > 0 {
 			return found, fmt.Errorf("%s: this model's block is more than a layer: %s; examples/layer runs its experts alone", dir, strings.Join(out, "; "))
 		}

@@ -6,7 +6,6 @@ import (
 	"strings"
 
 	"sonicmoe/internal/spec"
-	"sonicmoe/moe"
 )
 
 // WeightsFlag adds the flag -weights, a format of packed weights. The parameter use says what the
@@ -26,7 +25,7 @@ func WeightsFlag(set *flag.FlagSet, use string) *string {
 
 // Pack gives a layer weights in a packed format. Gate and up are in two tensors if the format needs
 // that. It does nothing for an empty format.
-func Pack(c *moe.Config, format string) {
+func Pack(c *spec.Config, format string) {
 	if p := spec.PackingNamed(format); p != nil {
 		c.Weights = format
 		if c.Activation.Gated() && p.LiesApart(c.Intermediate) {

@@ -1,4 +1,6 @@
-package setup
+// Package modelcard has what examples print about a model. It is apart from package setup, so that
+// programs without a layer do not link one.
+package modelcard
 
 import "sonicmoe/moe/checkpoint"
 
