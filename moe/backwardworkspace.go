@@ -47,7 +47,9 @@ type backwardWorkspace struct {
 	// u and v have the rows of an adapter's products. factor has the gradient of a factor with the
 	// padded rank, in FP32.
 	u, v, factor int64
-	bytes        int64
+	// loraSums has the sums of the product of dH with LoraB1, in the place of A'.
+	loraSums int64
+	bytes    int64
 }
 
 // backwardWorkspace lays out the scratch memory of a backward call.
@@ -83,7 +85,7 @@ func (l *Layer) backwardWorkspaceFrom(s space, n work) backwardWorkspace {
 
 	if spec.HasLoRA(c) && l.part != home {
 		w.u, w.v = s.take(weights.U(c).Bytes(rows)), s.take(weights.U(c).Bytes(rows))
-		if spec.PadsRank(c) {
+		if spec.PadsRank(c) || dw.ReadsOnce(c) {
 			w.factor = s.take(paddedFactorBytes(c))
 		}
 	}
@@ -128,7 +130,8 @@ func (l *Layer) backwardSecond(w *backwardWorkspace, s *space, n work, yBytes in
 		dxRows.take(yBytes)
 	}
 	if l.part != home {
-		w.scaledA = s.take(weights.A(c).Bytes(rows))
+		w.scaledA = s.take(max(weights.A(c).Bytes(rows), loraSumsBytes(c, rows)))
+		w.loraSums = w.scaledA
 	}
 	w.partial = s.take(dh.DH{Config: c}.PartialBytes(rows))
 	w.dwPartials = s.bytes
@@ -143,7 +146,15 @@ func (l *Layer) backwardSecond(w *backwardWorkspace, s *space, n work, yBytes in
 		s.take(int64(w.slots) * int64(each))
 	}
 	if spec.HasLoRA(c) && l.part != home {
-		s.take(int64(w.slots) * int64(dw.FactorPartialBytes))
+		s.take(int64(w.slots) * int64(dw.FactorPartialBytes(c)))
 	}
 	return max(dxRows.bytes, biases.bytes)
+}
+
+// loraSumsBytes returns the size of the sums of an adapter's products.
+func loraSumsBytes(c Config, rows int) int64 {
+	if !dw.ReadsOnce(c) {
+		return 0
+	}
+	return max(dw.BothB1(c, gradient.Mode{}).SumsBytes(rows), dw.BothB2(c, gradient.Mode{}).SumsBytes(rows))
 }

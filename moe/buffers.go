@@ -58,9 +58,10 @@ type ForwardArgs struct {
 	// sorted by expert, then token, then slot. Training needs H, inference does not. SharedH [T,
 	// 2sn] has the same values of the shared experts. A pass writes both H and SharedH, or neither.
 	O, H, SharedH Tensor
-	// LoraU [R, r] is written unless zero. A layer with
-	// LoRARank has it, for training. Without it the backward pass computes it again, with the same
-	// bits.
+	// LoraU [2, R, r] is written unless zero. A layer with LoRARank has it, for training. Without it
+	// the backward pass computes products of the adapter again. All gradients have the same bits then,
+	// except that of LoraB2: its products come from the activation of the saved H, times the scores,
+	// and not from the activation of the forward pass.
 	LoraU Tensor
 	// Workspace has Sizes.Workspace bytes.
 	Workspace Buffer
@@ -90,16 +91,19 @@ func (f ForwardArgs) Tokens(tokens int) (ForwardArgs, error) {
 		if t.IsZero() {
 			continue
 		}
-		each := int64(1)
+		each, rows := int64(1), &t.Shape.Dims[0]
+		if t == &f.LoraU {
+			rows = &t.Shape.Dims[1]
+		}
 		if (t == &f.H || t == &f.LoraU) && f.Scores.Shape.Rank == 2 {
 			if each = f.Scores.Shape.Dims[1]; each < 1 {
 				return f, argErrorf("Scores", f.Scores.Shape, "[T, K], K 1 or more: H has K rows a token")
 			}
 		}
-		if most := t.Shape.Dims[0] / each; tokens < 0 || int64(tokens) > most {
+		if most := *rows / each; tokens < 0 || int64(tokens) > most {
 			return f, argErrorf("tokens", tokens, "0 to %d, the number of tokens of the buffers", most)
 		}
-		t.Shape.Dims[0] = int64(tokens) * each
+		*rows = int64(tokens) * each
 	}
 	return f, nil
 }

@@ -22,7 +22,7 @@ func TestLoRA(t *testing.T) {
 		base.NumExperts, tokens = 3, 70
 	}
 	for i, change := range []func(c *moe.Config){
-		func(c *moe.Config) {},
+		func(c *moe.Config) {}, // reads dH and dO once
 		func(c *moe.Config) { // both products have odd widths, and the factors are MN-major
 			c.LoRARank, c.RSLoRA, c.InOut, c.GateUp, c.Hidden, c.Intermediate = 76, true, true, spec.Interleaved, 208, 112
 		},
@@ -31,7 +31,9 @@ func TestLoRA(t *testing.T) {
 		},
 		// -short leaves out the other layers.
 		func(c *moe.Config) { c.LoRARank, c.LoRAAlpha, c.GateUp = 4, 8, spec.Interleaved },
-		func(c *moe.Config) { c.LoRARank, c.GateUp, c.Bias = 12, spec.Apart, true },
+		func(c *moe.Config) {
+			c.LoRARank, c.GateUp, c.Bias, c.Hidden, c.Intermediate = 12, spec.Apart, true, 272, 144
+		},
 		func(c *moe.Config) { c.LoRARank, c.InOut = 72, true },
 		func(c *moe.Config) { c.LoRARank, c.Activation, c.SharedExperts, c.SharedGate = 64, spec.ReLU2, 1, true },
 		func(c *moe.Config) {
@@ -39,7 +41,7 @@ func TestLoRA(t *testing.T) {
 		},
 		func(c *moe.Config) { c.LoRARank, c.InOut, c.Bias = 24, true, true },
 		func(c *moe.Config) { c.Type, c.Logits = moe.F16, moe.F16 },
-		func(c *moe.Config) { c.ScoreOnInput, c.Score = true, spec.Sigmoid },
+		func(c *moe.Config) { c.ScoreOnInput, c.Score, c.InOut = true, spec.Sigmoid, true },
 		func(c *moe.Config) { c.Weights, c.GateUp = "mxfp4", spec.Interleaved },
 		func(c *moe.Config) { c.Weights, c.LoRARank = "fp8", 32 },
 		func(c *moe.Config) { c.Weights, c.GateUp = "uint4-g32", spec.Apart },
@@ -214,8 +216,8 @@ func TestLoRAErrors(t *testing.T) {
 	f.LoraA2 = moe.Tensor{}
 	require.ErrorContains(t, tr.Call().Forward(tr.Stream(), f), "LoraA2 is missing")
 	f = tr.Args
-	f.LoraU.Shape.Dims[1] = 8
-	require.ErrorContains(t, tr.Call().Forward(tr.Stream(), f), "LoraU is bf16 [6 8], must be bf16 [6 16]")
+	f.LoraU.Shape.Dims[2] = 8
+	require.ErrorContains(t, tr.Call().Forward(tr.Stream(), f), "LoraU is bf16 [2 6 8], must be bf16 [2 6 16]")
 	f = tr.Args
 	f.Units = f.Workspace
 	require.ErrorContains(t, tr.Call().Forward(tr.Stream(), f), "must be none: only packed weights have units, and those of a layer with LoRARank only with LoRAAdapters")

@@ -41,7 +41,7 @@ func (o options) checkGradients(c Config) error {
 // weightGradients and factorGradients are the kernels whose modes WithGradients selects.
 var (
 	weightGradients = []gradient.Set[dw.Args]{dw.W1Kernels, dw.W2Kernels}
-	factorGradients = []gradient.Set[dw.Args]{dw.A1Kernels, dw.B1Kernels, dw.A2Kernels, dw.B2Kernels}
+	factorGradients = []gradient.Set[dw.Args]{dw.A1Kernels, dw.B1Kernels, dw.BothB1Kernels, dw.BothB2Kernels, dw.A2Kernels, dw.B2Kernels}
 )
 
 // writes reports whether a layer with the options has a kernel, by the kernel's gradient mode. Options
@@ -49,6 +49,9 @@ var (
 // adapter's factors, their kernels write FP32 to the workspace, and the kernels lora-unpad have the
 // modes.
 func (o options) writes(c Config, k registry.Any) bool {
+	if k == dw.BothB1Kernels.In(gradient.Mode{F32: true}) || k == dw.BothB2Kernels.In(gradient.Mode{F32: true}) { // writes an unwanted gradient to the workspace
+		return true
+	}
 	for _, mode := range gradient.Modes {
 		of := func(s gradient.Set[dw.Args]) bool { return k == s.In(mode) }
 		isFactor := slices.ContainsFunc(factorGradients, of)

@@ -77,7 +77,7 @@ func (q *queue) largeBatchProducts(n work, f *ForwardArgs, w pieces) {
 	q.adapt(kernel.AdaptUpKernel, n, f, w)
 	q.loraDown(n, f, w)
 	launch(q, kernel.DownKernel, kernel.DownArgs{
-		A: at(p, w.a), W2: f.W2.Ptr, B2: f.B2.Ptr, U: at(p, w.u), LoraB2: f.LoraB2.Ptr, Y: at(p, w.y), Rows: n.rows, TileArgs: w.tiles(p, 1),
+		A: at(p, w.a), W2: f.W2.Ptr, B2: f.B2.Ptr, U: q.keptU2(n, f, w), LoraB2: f.LoraB2.Ptr, Y: at(p, w.y), Rows: n.rows, TileArgs: w.tiles(p, 1),
 	})
 	q.adapt(kernel.AdaptDownKernel, n, f, w)
 }

@@ -155,8 +155,27 @@ func add(row, biases []float64, expert int32) {
 // forward returns, for each pair, H after rounding and Y before rounding. If scores is not nil,
 // the input of the activation is H times the pair's score.
 func (b *bank) forward(x [][]float64, pairs []pair, scores []float64, r rounder) (h, y [][]float64) {
+	var a [][]float64
+	h, a = b.activations(x, pairs, scores, r)
+	for i := range h {
+		for j, v := range h[i] {
+			h[i][j] = r.store(v)
+		}
+	}
+	y = product(a, groups(pairs, b.w2, b.d*b.n), b.d, b.n)
+	if b.lora != nil {
+		b.lora.add(y, a, pairs, b.lora.a2, b.lora.b2, r)
+	}
+	for i, p := range pairs {
+		add(y[i], b.b2, p.expert)
+	}
+	return h, y
+}
+
+// activations returns, for each pair, H before rounding and A. Parameter scores is the same as in forward.
+func (b *bank) activations(x [][]float64, pairs []pair, scores []float64, r rounder) (h, a [][]float64) {
 	h = b.up(x, pairs, r)
-	a := matrix(len(pairs), b.n)
+	a = matrix(len(pairs), b.n)
 	each(len(pairs), func(i int) {
 		score := 1.0
 		if scores != nil {
@@ -168,16 +187,6 @@ func (b *bank) forward(x [][]float64, pairs []pair, scores []float64, r rounder)
 			gate, up := b.inputs(h[i], j)
 			a[i][j] = r.store(b.value(score*gate, score*up))
 		}
-		for j, v := range h[i] {
-			h[i][j] = r.store(v)
-		}
 	})
-	y = product(a, groups(pairs, b.w2, b.d*b.n), b.d, b.n)
-	if b.lora != nil {
-		b.lora.add(y, a, pairs, b.lora.a2, b.lora.b2, r)
-	}
-	for i, p := range pairs {
-		add(y[i], b.b2, p.expert)
-	}
-	return h, y
+	return h, a
 }

@@ -23,11 +23,28 @@ func (g *Gradients) LoRA() (LoRAGradients, error) {
 	for i, at := range pairs {
 		xs[i], dos[i] = x[at.row/p.topK], do[at.row/p.topK]
 	}
-	u1, u2 := l.rows(product(xs, groups(pairs, l.a1, r*p.d), r, p.d), p.rounding), l.rows(product(scaled, groups(pairs, l.a2, r*p.n), r, p.n), p.rounding)
+	u1, u2 := l.rows(product(xs, groups(pairs, l.a1, r*p.d), r, p.d), p.rounding), g.scaledU(tokens, pairs, xs)
 	v1, v2 := l.rows(transposed(dh, groups(pairs, l.b1, p.rows*r), p.rows, r), p.rounding), l.rows(transposed(dos, groups(pairs, l.b2, p.d*r), p.d, r), p.rounding)
 	return LoRAGradients{
 		A1: p.outer(pairs, v1, xs), B1: p.outer(pairs, dh, u1), A2: p.outer(pairs, v2, scaled), B2: p.outer(pairs, dos, u2), bank: p.bank,
 	}, nil
+}
+
+// scaledU returns the products of A2 with the activation of the forward pass, times the scores.
+func (g *Gradients) scaledU(tokens []int32, pairs []pair, x [][]float64) [][]float64 {
+	p := &g.routed
+	scores, inputs := make([]float64, len(pairs)), make([]float64, len(pairs))
+	for i, at := range pairs {
+		scores[i], inputs[i] = p.outputScore(p.flat(at, tokens)), p.inputScore(p.flat(at, tokens))
+	}
+	_, a := p.activations(x, pairs, inputs, p.rounding)
+	u := p.lora.rows(product(a, groups(pairs, p.lora.a2, p.lora.rank*p.n), p.lora.rank, p.n), p.rounding)
+	for i := range u {
+		for j, v := range u[i] {
+			u[i][j] = p.rounding.store(scores[i] * v)
+		}
+	}
+	return u
 }
 
 // outer returns Σ a[i]ᵀ·b[i] over the pairs of each expert, [experts, width of a, width of b].

@@ -167,8 +167,8 @@ type Shapes struct {
 	// H [R, 2n], R = T·K, or [R, n] without a gate, is the pre-activation, gate then
 	// up. Rows are grouped by expert.
 	H Shape
-	// LoraU [R, r] are the rows' products with LoraA1, times the adapter's factor. Here r is
-	// LoRARank, rounded up to a multiple of 8.
+	// LoraU [2, R, r] are the rows' products with LoraA1, and with LoraA2, times the adapter's factor.
+	// Here r is LoRARank, rounded up to a multiple of 8.
 	LoraU Shape
 	// A [R, n] is the activation. In the workspace n is rounded up to a multiple of 64.
 	A Shape

@@ -127,7 +127,7 @@ typedef struct sm_sizes_of {
 	int64_t rounded_rows;       /* not bytes: the number of entries of the list that rounding writes */
 	int64_t shared_h;
 	int64_t units;              /* of the buffer for sm_arrange; 0 if the layer cannot use one */
-	int64_t lora_u;             /* of the tensor lora_u, which makes backward faster; 0 without an adapter */
+	int64_t lora_u;             /* of the tensor lora_u, which makes backward faster and rounds d_lora_b2 otherwise; 0 without an adapter */
 } sm_sizes_of;
 
 /* The buffers of a forward pass.

@@ -286,7 +286,7 @@ func (p *backward) scores(at Step) (err error) {
 	var made driver.DevicePtr
 	if p.receives(&p.counts, p.transport.Rank()) > 0 {
 		f := p.expertArgs(part(p.of.Workspace, p.b.owner))
-		p.experts.X, p.experts.List, p.experts.H, p.experts.Workspace = f.X, f.List, f.H, f.Workspace
+		p.experts.X, p.experts.List, p.experts.H, p.experts.LoraU, p.experts.Workspace = f.X, f.List, f.H, f.LoraU, f.Workspace
 		p.experts.DO = moe.Tensor{Ptr: p.at(p.b.window), Shape: f.X.Shape}
 		err = p.span(Span{Name: "dH"}, p.s, func() (err error) {
 			made, err = steps.GradientScores(p.pass.experts, p.s, p.experts)

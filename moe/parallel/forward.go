@@ -386,6 +386,9 @@ func (p *pass) expertArgs(workspace moe.Buffer) moe.ForwardArgs {
 	}
 	if of.h != 0 {
 		f.H = moe.Tensor{Ptr: of.h, Shape: list.H}
+		if !list.LoraU.IsZero() {
+			f.LoraU = moe.Tensor{Ptr: of.h + driver.DevicePtr(list.H.Bytes()), Shape: list.LoraU}
+		}
 	}
 	return f
 }

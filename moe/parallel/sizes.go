@@ -94,7 +94,7 @@ type layout struct {
 
 // received has the addresses of what the rank receives: the window of tokens, and tokens, experts
 // and scores of the list of pairs. h and sharedH are where the experts and the shared experts save H,
-// or 0 if they do not save it. slots has the row of each token and slot, if ranks send partial sums.
+// or 0 if they do not save it. LoraU follows h. slots has the row of each token and slot, if ranks send partial sums.
 type received struct{ window, tokens, experts, scores, slots, h, sharedH driver.DevicePtr }
 
 // windowBytes returns the size of a window for a number of tokens, and of a list of pairs.
@@ -109,7 +109,8 @@ func (r *Rank) windowBytes(rows, pairs int) int64 {
 // savedBytes returns the size of a Saved buffer for a number of received tokens and pairs, and of this
 // rank's tokens. It also returns the offset of the H of the shared experts.
 func (r *Rank) savedBytes(rows, pairs, tokens int) (bytes, shared int64) {
-	bytes = r.windowBytes(rows, pairs) + r.owner.Config().ListShapes(0, pairs).H.Bytes()
+	list := r.owner.Config().ListShapes(0, pairs)
+	bytes = r.windowBytes(rows, pairs) + list.H.Bytes() + list.LoraU.Bytes()
 	if of := r.sharedH(tokens).Bytes(); of > 0 {
 		s := space{bytes}
 		s.take(-bytes % alignment)

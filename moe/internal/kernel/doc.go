@@ -48,9 +48,12 @@
 //	Pad                                 both passes, if the rank is no multiple of 8
 //	LoRA A1, Up, LoRA A2, Down          forward
 //	LoRA B2, DH                         backward, for every gradient
-//	Plan, LoRA A2, DW B2, DW A2         the gradients of B2 and A2, with the Plan of package dw
+//	Plan, Scale, DW B2, DW A2           the gradients of B2 and A2, with the Plan of package dw
 //	LoRA B1                             for the gradients of A1 and B1, and for DX
 //	Plan, DW A1, LoRA A1, DW B1, DX     the gradients of A1 and B1, then dX~
+//	Plan, Scale, Both B2, Sum           in the place of LoRA B2 and DW B2, if the rank is 16 or less
+//	                                    (see dw.ReadsOnce)
+//	Plan, Both B1, Sum                  in the place of LoRA B1 and DW B1, in the same layers
 //	Unpad                               after each gradient of a factor, if the rank is no multiple of 8
 //
 // A layer with a table of adapters runs Adapt after each Up and each Down, of every batch. It adds

@@ -10,6 +10,7 @@ import (
 	"sonicmoe/jit/schedule"
 	"sonicmoe/jit/tile"
 	"sonicmoe/moe/internal/element"
+	"sonicmoe/moe/internal/kernel/dw"
 	"sonicmoe/moe/internal/registry"
 	"sonicmoe/moe/internal/weights"
 	"sonicmoe/ptx"
@@ -155,15 +156,16 @@ func (l LoRA) load(k *jit.Builder[LoRAArgs], p *gemm.Product, factor func(s pipe
 }
 
 // The kernels of a layer with an adapter. LoRAA1Kernel and LoRAA2Kernel run in both passes.
+// The other two run in layers without the kernels of [dw.Both].
 var (
-	LoRAA1Kernel = loraKernel(FactorA1, false)
-	LoRAA2Kernel = loraKernel(FactorA2, false)
-	LoRAB2Kernel = loraKernel(FactorB2, true)
-	LoRAB1Kernel = loraKernel(FactorB1, true)
+	LoRAA1Kernel = loraKernel(FactorA1, false, spec.HasLoRA)
+	LoRAA2Kernel = loraKernel(FactorA2, false, spec.HasLoRA)
+	LoRAB2Kernel = loraKernel(FactorB2, true, dw.ReadsTwice)
+	LoRAB1Kernel = loraKernel(FactorB1, true, dw.ReadsTwice)
 )
 
-func loraKernel(f Factor, backward bool) *registry.Kernel[LoRAArgs] {
-	return &registry.Kernel[LoRAArgs]{KernelName: "lora-" + LoRA{Factor: f}.name(), Only: spec.HasLoRA, From: registry.OfExperts, Backward: backward,
+func loraKernel(f Factor, backward bool, only func(spec.Config) bool) *registry.Kernel[LoRAArgs] {
+	return &registry.Kernel[LoRAArgs]{KernelName: "lora-" + LoRA{Factor: f}.name(), Only: only, From: registry.OfExperts, Backward: backward,
 		Emit: func(l registry.Layer) (*jit.Kernel[LoRAArgs], error) {
 			return LoRA{Config: l.Config, Factor: f}.Build()
 		}}

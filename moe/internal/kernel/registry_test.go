@@ -70,13 +70,15 @@ func TestRegistry(t *testing.T) {
 	packed.Weights = "mxfp4"
 	adapted := l
 	adapted.LoRARank, adapted.LoRAAlpha = 12, 16 // a rank that Pad pads
+	wide := adapted                              // dH and dO are read twice
+	wide.LoRARank = 32
 	table := l
 	table.LoRARank, table.LoRAAdapters = 16, 3
 	for _, k := range Kernels {
 		require.False(t, names[k.Name()], k.Name())
 		names[k.Name()] = true
 		of := l
-		for _, o := range []registry.Layer{other, chosen, packed, adapted, table} {
+		for _, o := range []registry.Layer{other, chosen, packed, adapted, wide, table} {
 			if !k.Suits(of.Config) {
 				of = o
 			}

@@ -71,7 +71,7 @@ class StandIn:
         if name[:2] == "d_" and name[2:] in weights:
             return weights[name[2:]][0] * _BYTES[got[name, "how"][0]]
         return {
-            "workspace": got["workspace_bytes"], "lora_u": rows * -(-c.lora_rank // 8) * 8 * own, "h": rows * c.h_width * own, "shared_h": t * c.shared_experts * c.h_width * own,
+            "workspace": got["workspace_bytes"], "lora_u": 2 * rows * -(-c.lora_rank // 8) * 8 * own, "h": rows * c.h_width * own, "shared_h": t * c.shared_experts * c.h_width * own,
             "logits": t * c.num_experts * logits, "d_logits": t * c.num_experts * 4,
             **dict.fromkeys(("x", "o", "d_o", "dx"), t * c.hidden * own), **dict.fromkeys(("scores", "expert_ids", "d_scores", "token_indices"), rows * 4),
         }.get(name)  # fmt: skip

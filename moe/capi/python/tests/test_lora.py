@@ -373,7 +373,7 @@ def test_a_table_of_adapters(device, order):
 @pytest.mark.parametrize("routed", [False, True])
 def test_training_keeps_the_first_product(monkeypatch, routed, shared):
     """A training pass that the library reads from tensors must keep lora_u, and have the gradients of
-    one that does not."""
+    one that does not. Only that of lora_b2 differs in its rounding."""
     import standin
 
     config, how, ts = dataclasses.replace(CONFIG, shared_experts=shared), {}, given("cpu")
@@ -384,15 +384,17 @@ def test_training_keeps_the_first_product(monkeypatch, routed, shared):
         del ts["router"]
         ids = torch.rand(24, 4).argsort(-1)[:, :2].int().contiguous()
         how = {"scores": torch.rand(24, 2), "expert_ids": ids}
-    trained = [t for t in ts.values() if t.requires_grad]
+    trained = {name: t for name, t in ts.items() if t.requires_grad}
     d_o = torch.randn(24, 128, dtype=torch.bfloat16)
 
     def gradients():
         o = sonicmoe_go.moe_experts(**ts, **how, config=config) if routed else sonicmoe_go.moe(**ts, config=config)[0]
-        return torch.autograd.grad((o * d_o).sum(), trained)
+        return dict(zip(trained, torch.autograd.grad((o * d_o).sum(), list(trained.values())), strict=True))
 
     want = gradients()
     passes = standin.use(monkeypatch)
     got = gradients()
-    assert all(torch.equal(a, b) for a, b in zip(got, want, strict=True))
+    a, b = got.pop("lora_b2").float(), want.pop("lora_b2").float()
+    assert 0 < (a - b).norm() < 0.01 * b.norm()
+    assert all(torch.equal(g, want[name]) for name, g in got.items())
     assert len(passes) == 2 and passes[0][1]["lora_u"] == passes[1][1]["lora_u"] != 0

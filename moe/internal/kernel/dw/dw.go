@@ -75,6 +75,10 @@ type Args struct {
 	Partials driver.DevicePtr
 	State    driver.DevicePtr
 	Slots    int
+	// Factor and Factor3 are the factor of [Both], in the layout of DW and DW3. Sums is an output of
+	// [Both], of [Both.SumsBytes].
+	Factor, Factor3 driver.DevicePtr
+	Sums            driver.DevicePtr
 	// Rows is R.
 	Rows int
 }
@@ -139,7 +143,7 @@ func (d DW) Build() (*jit.Kernel[Args], error) {
 
 	// Roles. The load role fills the ring. The math role multiplies, adds the splits of a heavy
 	// expert, and stores.
-	shared := role{DW: d, k: k.Kernel, ring: ring, queue: queue}
+	shared := role{DW: d, k: k.Kernel, ring: ring, queue: queue, bytesOfA: gemm.TileABytes}
 	gemm.RunRoles(k.Kernel, tid,
 		mathRole{role: shared, store: store, stagger: stagger, gradient: out, partials: partial}.run,
 		loadRole{role: shared, operands: in, items: work}.run)
@@ -163,6 +167,8 @@ type role struct {
 	k     *ptx.Kernel
 	ring  *pipeline.Ring
 	queue *schedule.Queue[item]
+	// bytesOfA is the size of operand A in a stage. Operand B follows it.
+	bytesOfA int
 }
 
 // operands has the tensors of both operands.

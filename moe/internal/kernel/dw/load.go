@@ -47,7 +47,7 @@ func (e loadRole) run() {
 			k.IfElse(kt.Lt(full), func() {
 				k.If(elected, func() {
 					k.MbarrierArriveExpectTx(s.Full, ptx.Uint(e.Tiling.TileBBytes()))
-					e.rowsAtoms().Load(k, s.Data.At(gemm.TileABytes), e.packedMap, s.Full, t.row.Add(kt.MulI(tile.K)), t.n)
+					e.rowsAtoms().Load(k, s.Data.At(e.bytesOfA), e.packedMap, s.Full, t.row.Add(kt.MulI(tile.K)), t.n)
 				})
 				g.copy(s, tokens, ptx.Uint(tile.K))
 			}, func() {
@@ -150,7 +150,7 @@ func (e loadRole) copyTail(s pipeline.Stage, t item, kt, rows, thread ptx.U32) {
 	column := t.n.Add(c.Chunk.MulI(tile.CopyElements))
 	k.For(c.Row(), ptx.Uint(tile.K), ptx.Uint(passRows), func(row ptx.U32) {
 		there := row.Lt(rows)
-		to := s.Data.At(gemm.TileABytes).Plus(c.Swizzled(row))
+		to := s.Data.At(e.bytesOfA).Plus(c.Swizzled(row))
 		src := e.rows.Index(t.row.Add(kt.MulI(tile.K)).Add(ptx.Select(there, row, ptx.Uint(0))), e.width()*tile.ElementBytes).Index(column, tile.ElementBytes)
 		for block := range e.Tiling.TileN / tile.Block {
 			inside := there

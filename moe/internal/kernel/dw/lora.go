@@ -22,14 +22,15 @@ import (
 
 // The kernels of these gradients, one for each mode.
 var (
-	B2Kernels = factorKernels("b2", W2, false)
-	A2Kernels = factorKernels("a2", W2, true)
-	A1Kernels = factorKernels("a1", W1, false)
-	B1Kernels = factorKernels("b1", W1, true)
+	B2Kernels = factorKernels("b2", W2, false, spec.HasLoRA)
+	A2Kernels = factorKernels("a2", W2, true, spec.HasLoRA)
+	A1Kernels = factorKernels("a1", W1, false, spec.HasLoRA)
+	B1Kernels = factorKernels("b1", W1, true, ReadsTwice)
 )
 
 // FactorKernels lists the kernels for the factors of an adapter.
-var FactorKernels = slices.Concat(B2Kernels.Kernels(), A2Kernels.Kernels(), A1Kernels.Kernels(), B1Kernels.Kernels())
+var FactorKernels = slices.Concat(B2Kernels.Kernels(), A2Kernels.Kernels(), A1Kernels.Kernels(), B1Kernels.Kernels(),
+	BothB1Kernels.Kernels(), BothB2Kernels.Kernels(), registry.Registry{SumB1Kernel, SumB2Kernel, ScaleKernel})
 
 // wideFactor is the tiling of these kernels. The gradients of A1 and B2 have the rank as their width.
 // If one block of columns covers it, they have the tiling narrowFactor.
@@ -46,12 +47,17 @@ func factorTiling(c spec.Config, isPacked bool) gemm.Tiling {
 	return wideFactor
 }
 
-// FactorPartialBytes is the size of a slot for a partial sum of these kernels.
-var FactorPartialBytes = DW{Tiling: wideFactor}.PartialBytes()
+// FactorPartialBytes returns the size of a slot for a partial sum of these kernels.
+func FactorPartialBytes(c spec.Config) int {
+	if ReadsOnce(c) {
+		return DW{Tiling: bothTiling}.PartialBytes()
+	}
+	return DW{Tiling: wideFactor}.PartialBytes()
+}
 
-func factorKernels(name string, of Weight, isPacked bool) gradient.Set[Args] {
+func factorKernels(name string, of Weight, isPacked bool, only func(spec.Config) bool) gradient.Set[Args] {
 	return gradient.NewSet("dlora-"+name, func(k *registry.Kernel[Args], _ gradient.Mode) {
-		k.From, k.Only = registry.OfExperts, spec.HasLoRA
+		k.From, k.Only = registry.OfExperts, only
 	}, func(l registry.Layer, g gradient.Mode) (*jit.Kernel[Args], error) {
 		return DW{Config: factorOf(l.Config, of, isPacked), Of: of, Factor: name, IsPacked: isPacked, Store: g, Tiling: factorTiling(l.Config, isPacked)}.Build()
 	})

@@ -34,7 +34,7 @@ func (e mathRole) run() {
 		stagger.WaitForLeader()
 		line := t.m.Add(wg.MulI(gemm.WarpgroupM))
 		k.IfElse(line.LtI(e.Hidden), func() {
-			e.multiply(loop, t, wg, lead, acc)
+			e.multiply(loop, t, wg, lead.Multiplied, acc)
 			last := e.join(t, wg, acc)
 			k.If(last, func() { e.write(t, line, acc) })
 		}, func() {
@@ -47,12 +47,13 @@ func (e mathRole) run() {
 }
 
 // multiply is the main loop, with both operands MN-major. If the last step is not full, it
-// multiplies only the parts of 16 rows that have rows; all others are zeros.
-func (e mathRole) multiply(loop gemm.MainLoop, t item, wg ptx.U32, lead gemm.Lead, acc []ptx.F32) {
+// multiplies only the parts of 16 rows that have rows; all others are zeros. multiplied is called when
+// a step is issued.
+func (e mathRole) multiply(loop gemm.MainLoop, t item, wg ptx.U32, multiplied func(kt ptx.U32), acc []ptx.F32) {
 	k := e.k
 	operands := func(s pipeline.Stage, step ptx.U32) (a, b tile.Descriptor) {
 		s.Data = s.Data.Plus(step.MulI(tile.KStep * tile.RowBytes))
-		return tile.NewDescriptorMN(k, s.Data.Plus(wg.MulI(tile.BlockBytes))), tile.NewDescriptorMN(k, s.Data.At(gemm.TileABytes))
+		return tile.NewDescriptorMN(k, s.Data.Plus(wg.MulI(tile.BlockBytes))), tile.NewDescriptorMN(k, s.Data.At(e.bytesOfA))
 	}
 	full, left := t.rows.DivI(tile.K), t.rows.AndI(tile.K-1)
 	sum := loop.Begin()
@@ -60,7 +61,7 @@ func (e mathRole) multiply(loop gemm.MainLoop, t item, wg ptx.U32, lead gemm.Lea
 		k.FenceProxyAsync(".shared::cta") // the fence makes cp.async's writes visible to wgmma
 		a, b := operands(s, ptx.Uint(0))
 		gemm.Multiply(k, element.Of(e.Config), acc, a, b, kt.NeI(0), true, true)
-		lead.Multiplied(kt)
+		multiplied(kt)
 	})
 	k.If(left.NeI(0).Or(full.EqI(0)), func() {
 		sum.One(full.NeI(0), 0, func(s pipeline.Stage) {
@@ -73,7 +74,7 @@ func (e mathRole) multiply(loop gemm.MainLoop, t item, wg ptx.U32, lead gemm.Lea
 				k.WgmmaCommit()
 				k.WgmmaWait(1)
 			})
-			lead.Multiplied(full)
+			multiplied(full)
 		})
 	})
 	sum.Finish()

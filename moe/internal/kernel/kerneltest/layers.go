@@ -70,6 +70,7 @@ var Layers = []Layer{
 	{Name: "lora", Config: spec.Config{Hidden: 2048, Intermediate: 768, NumExperts: 128, TopK: 8, LoRARank: 16, LoRAAlpha: 32}},
 	{Name: "lora-in-out", Inference: true, Config: spec.Config{Hidden: 2880, Intermediate: 2880, NumExperts: 32, TopK: 4, InOut: true, GateUp: spec.Interleaved, Bias: true,
 		Activation: spec.SwiGLUOAI, Alpha: 1.702, Limit: 7, LoRARank: 72, LoRAAlpha: 16, RSLoRA: true}},
+	{Name: "lora-wide", Config: spec.Config{Hidden: 2048, Intermediate: 768, NumExperts: 128, TopK: 8, LoRARank: 64, LoRAAlpha: 32}},
 	{Name: "lora-padded", Config: spec.Config{Hidden: 512, Intermediate: 192, NumExperts: 12, TopK: 3, GateUp: spec.Apart, LoRARank: 12, LoRAAlpha: 24}},
 	{Name: "adapters", Inference: true, Config: spec.Config{Hidden: 2048, Intermediate: 768, NumExperts: 128, TopK: 8, LoRARank: 16, LoRAAdapters: 16}},
 	{Name: "adapters-apart", Inference: true, Config: spec.Config{Hidden: 720, Intermediate: 336, NumExperts: 16, TopK: 1, GateUp: spec.Apart, Type: spec.F16, Logits: spec.F16,
