@@ -57,7 +57,7 @@ func TestListingOfNoKernel(t *testing.T) {
 	for name, words := range map[string]string{"nope": "such as router, ", "dw": "such as dw2"} {
 		_, err := l.Listing(name)
 		wantArgError(t, err, "kernel")
-		require.ErrorContains(t, err, "kernel is "+name+", must be one of Kernels, "+words)
+		require.ErrorContains(t, err, "kernel is "+name+", must be one of the layer's kernels, "+words)
 		require.ErrorContains(t, err, fmt.Sprintf("(%d in all)", len(l.Kernels())))
 		require.Less(t, len(err.Error()), 200)
 	}

@@ -219,7 +219,7 @@ func namesLike(name string, names []string) string {
 	}
 	text := strings.Join(like[:min(shown, len(like))], ", ")
 	if len(like) < len(names) || len(like) > shown {
-		return fmt.Sprintf("one of Kernels, such as %s (%d in all)", text, len(names))
+		return fmt.Sprintf("one of the layer's kernels, such as %s (%d in all)", text, len(names))
 	}
 	return "one of " + text
 }

@@ -122,7 +122,7 @@ func TestFileErrors(t *testing.T) {
 		{name: "no experts", weights: map[string]safetensors.Source{nameRouter: empty(nameRouter, bf, 0, 128),
 			nameGateUp: empty(nameGateUp, bf, 0, 128, 128), nameDown: empty(nameDown, bf, 0, 128, 64)},
 			want: `tensor "router.weight" BF16 [0 128] has E = 0, must be 1 to 1024`},
-		{name: "K over E", args: []string{"-topk", "9"}, want: `tensor "router.weight" BF16 [8 128] has E = 8, so -topk is 9, must be 1 to 8`},
+		{name: "K over E", args: []string{"-topk", "9"}, want: `tensor "router.weight" BF16 [8 128] has E = 8 experts, and -topk is 9, must be 1 to 8`},
 		{name: "no x", input: []safetensors.Source{empty("X", bf, 4, 128)}, want: `INPUT: tensor "x" is missing, the file has "X"`},
 		{name: "more than x", input: []safetensors.Source{empty("x", bf, 4, 128), empty("mask", "BOOL", 4)},
 			want: `INPUT: tensor "mask" BOOL [4] is not part of this layer`},

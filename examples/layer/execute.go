@@ -52,8 +52,8 @@ func execute(ctx context.Context, o options, stderr io.Writer) (text string, err
 	if err := p.run(ctx, out); err != nil {
 		return "", err
 	}
-	text = fmt.Sprintf("%s: %s on %s, T=%d %v: load %s (%.3g MB), moe.New %s, forward %s",
-		j.input.path, o.output, dev.Target().Name, j.tokens, j.config,
+	text = fmt.Sprintf("wrote %s from %s on %s, T=%d %v: load %s (%.3g MB), moe.New %s, forward %s",
+		o.output, j.input.path, dev.Target().Name, j.tokens, j.config,
 		seconds(p.loaded), float64(p.bytes)/1e6, seconds(made), seconds(p.forwarded))
 	if j.routed {
 		text += ", experts alone, routed as the input says"

@@ -309,7 +309,7 @@ func (j *job) limits(o options, router safetensors.Tensor, n int64, x safetensor
 		case "Config.NumExperts":
 			return j.weights.errorf(nameRouter, "has E = %d, must be %s", e, wrong.Want)
 		case "Config.TopK":
-			return j.weights.errorf(nameRouter, "has E = %d, so -topk is %d, must be %s", e, o.topK, wrong.Want)
+			return j.weights.errorf(nameRouter, "has E = %d experts, and -topk is %d, must be %s", e, o.topK, wrong.Want)
 		}
 		return err
 	} else if err != nil {

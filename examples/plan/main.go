@@ -100,8 +100,9 @@ func find(ctx context.Context, names []string) ([]checkpoint.Model, error) {
 
 func findOne(ctx context.Context, all []checkpoint.Model, name string) (checkpoint.Model, error) {
 	var known []string
+	hyphens := strings.NewReplacer(" ", "-").Replace // folders have hyphens where names have spaces
 	for _, m := range all {
-		if strings.EqualFold(m.Name, name) {
+		if strings.EqualFold(hyphens(m.Name), hyphens(name)) {
 			return m, nil
 		}
 		known = append(known, m.Name)

@@ -93,6 +93,6 @@ func TestRanks(t *testing.T) {
 	require.ErrorContains(t, run(t.Context(), []string{"-ranks", "-1"}, &out, io.Discard), "want numbers of GPUs")
 	require.ErrorContains(t, run(t.Context(), []string{"-partial-sums"}, &out, io.Discard), "-partial-sums is set, must not be without -ranks")
 	out.Reset()
-	require.NoError(t, run(t.Context(), []string{"-ranks", "9", "Mixtral 8x7B"}, &out, io.Discard))
+	require.NoError(t, run(t.Context(), []string{"-ranks", "9", "mixtral-8x7B"}, &out, io.Discard))
 	require.Contains(t, out.String(), "fewer experts than ranks")
 }

@@ -48,7 +48,7 @@ type job struct {
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	flags := program.Flags()
 	device, dir, sizes := setup.DeviceFlag(flags), setup.CacheFlag(flags), setup.SizeFlags(flags, false)
-	listing := flags.String("listing", "", "print the PTX of this `kernel` with the Go line of each instruction: router, count, plan, up, up-inference, down, aggregate")
+	listing := flags.String("listing", "", "print the PTX of this `kernel` with the Go line of each instruction: router, count, plan, up, up-inference, down, aggregate, or another kernel of the layer")
 	launch := flags.String("launch", "", "with -listing: write the kernel's PTX, memory and launch for the command emulate, to `FILE`.json and files next to it; the device is the emulated one")
 	if err := program.Parse(flags, args, stdout); err != nil || sizes.Listed(stdout) {
 		return err

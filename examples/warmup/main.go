@@ -16,6 +16,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strconv"
 	"strings"
 
 	"sonicmoe/examples/internal/command"
@@ -64,7 +65,11 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 			return v.run(ctx, args[1:], stdout, stderr)
 		}
 	}
-	return command.Usagef("the command is %q, want one of %s", name, strings.Join(names, ", "))
+	got := "missing"
+	if name != "" {
+		got = strconv.Quote(name)
+	}
+	return command.Usagef("the command is %s, want one of %s", got, strings.Join(names, ", "))
 }
 
 func (v verb) run(ctx context.Context, args []string, stdout, stderr io.Writer) error {

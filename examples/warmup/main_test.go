@@ -144,7 +144,7 @@ func TestUsage(t *testing.T) {
 		args []string
 		say  string
 	}{
-		{command.Misuse, nil, `the command is "", want one of fill, export, import, list, verify, prune`},
+		{command.Misuse, nil, `the command is missing, want one of fill, export, import, list, verify, prune`},
 		{command.Misuse, []string{"boil"}, `the command is "boil", want one of fill, `},
 		{command.Misuse, []string{"fill", "-no"}, "-no"},
 		{command.Misuse, []string{"fill", "layer"}, "is no flag"},
