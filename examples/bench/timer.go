@@ -345,7 +345,6 @@ func (t *timer) inTurns(calls []*moe.Call, kernel func(name string) bool, pass f
 		})
 		defer c.Observe(nil)
 	}
-	times := make([][]float64, len(calls))
 	for range t.repeats {
 		for _, c := range calls {
 			if t.pause > 0 {
@@ -370,15 +369,22 @@ func (t *timer) inTurns(calls []*moe.Call, kernel func(name string) bool, pass f
 	if want := 2 * t.repeats * len(calls); events != want {
 		return nil, fmt.Errorf("the passes ran the kernel %d times, must be %d", events/2, want/2)
 	}
+	return t.medians(events, len(calls))
+}
+
+// medians returns the median time of each of n subjects that took turns, in milliseconds. Each turn
+// has two events: its begin and its end.
+func (t *timer) medians(events, n int) ([]float64, error) {
+	times := make([][]float64, n)
 	for i := 0; i < events; i += 2 {
 		ms, err := t.since(i, i+1)
 		if err != nil {
 			return nil, err
 		}
-		at := i / 2 % len(calls)
+		at := i / 2 % n
 		times[at] = append(times[at], ms)
 	}
-	medians := make([]float64, len(calls))
+	medians := make([]float64, n)
 	for i := range times {
 		medians[i] = report.Median(times[i])
 	}

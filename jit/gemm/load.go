@@ -253,16 +253,22 @@ func (p *Product) Gather(from Rows, loadB func(s pipeline.Stage, t schedule.Tile
 				k.CpAsyncMbarrierArriveNoInc(s.Full)
 				ring.Advance()
 			})
-			for i := range extra.kTiles() { // TMA loads both operands
-				s := ring.Acquire()
-				k.If(elected, func() {
-					k.FenceProxyAsync(".shared::cta") // cp.async may have written this stage before
-					p.expectExtra(extra, s, t, i)
-				})
-				k.CpAsyncMbarrierArriveNoInc(s.Full)
-				ring.Advance()
-			}
+			p.gatherExtra(extra, ring, t, elected)
 		})
+	}
+}
+
+// gatherExtra loads a tile's extra k-tiles after k-tiles of gathered rows. The elected thread starts
+// TMA loads of both operands, and all threads arrive at the stages as they do for gathered rows.
+func (p *Product) gatherExtra(extra Extra, ring *pipeline.Cursor, t schedule.Tile, elected ptx.Pred) {
+	for i := range extra.kTiles() {
+		s := ring.Acquire()
+		p.K.If(elected, func() {
+			p.K.FenceProxyAsync(".shared::cta") // cp.async may have written this stage before
+			p.expectExtra(extra, s, t, i)
+		})
+		p.K.CpAsyncMbarrierArriveNoInc(s.Full)
+		ring.Advance()
 	}
 }
 
