@@ -254,6 +254,7 @@ func (b *bench) timer(ctx context.Context, s driver.Stream) (*timer, error) {
 		}
 	}
 	if b.gpu {
+		t.cooling = coolPause
 		var err error
 		if t.clock, err = newClockProbe(ctx, b.dev, 2*rounds); err != nil {
 			return nil, errors.Join(err, t.close())
@@ -273,7 +274,7 @@ func (b *bench) whole(t *timer, u *subject, r *report.Row) (err error) {
 	if err != nil {
 		return err
 	}
-	if r.Eager, err = t.measure(t.warm, eager); err != nil {
+	if r.Eager, err = t.measureRested(eager); err != nil {
 		return err
 	}
 	b.speeds(u, r)
@@ -283,7 +284,7 @@ func (b *bench) whole(t *timer, u *subject, r *report.Row) (err error) {
 	}
 	defer release(t.ctx, &err, g.Close)
 	replay := func() error { return g.Launch(t.s) }
-	if r.Graph, err = t.measure(t.warm, replay); err != nil {
+	if r.Graph, err = t.measureRested(replay); err != nil {
 		return err
 	}
 	b.speeds(u, r)
@@ -376,7 +377,7 @@ func (b *bench) routings(t *timer, u *subject, r *report.Row) error {
 		if err := u.setRouting(ids); err != nil {
 			return err
 		}
-		sample, err := t.measure(t.warm, u.queueExperts)
+		sample, err := t.measureRested(u.queueExperts)
 		if err != nil {
 			return err
 		}

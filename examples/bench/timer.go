@@ -20,6 +20,7 @@ type timer struct {
 	clock   *clockProbe // nil on the emulated device, which has no clocks
 	warm    time.Duration
 	pause   time.Duration // before each pass of inTurns
+	cooling time.Duration // before each load of warm
 	repeats int
 	events  []driver.Event
 	// flush is device memory of flushBytes bytes. Writing it evicts everything else from the L2
@@ -70,6 +71,15 @@ func (t *timer) close() error {
 	return errors.Join(errs...)
 }
 
+// rest waits for the stream's work and then pauses, so that the chip cools.
+func (t *timer) rest(pause time.Duration) error {
+	if err := t.s.Synchronize(t.ctx); err != nil {
+		return err
+	}
+	time.Sleep(pause)
+	return nil
+}
+
 // load keeps the device busy with work for the time d, and queues the work at least once. Two
 // pieces of work are always in the queue, so that the device is still busy when load returns.
 func (t *timer) load(d time.Duration, work func() error) error {
@@ -88,6 +98,15 @@ func (t *timer) load(d time.Duration, work func() error) error {
 		}
 	}
 	return nil
+}
+
+// measureRested lets the chip rest, so that what ran before does not change the clock, and
+// measures after the load of t.warm.
+func (t *timer) measureRested(work func() error) (*report.Sample, error) {
+	if err := t.rest(t.cooling); err != nil {
+		return nil, err
+	}
+	return t.measure(t.warm, work)
 }
 
 // measure keeps the device busy for some time. It then measures repeats of the work that follow
@@ -204,10 +223,9 @@ const (
 func (t *timer) cool(rounds int, pause time.Duration, work func() error) (*report.Sample, error) {
 	var all []float64
 	for range rounds {
-		if err := t.s.Synchronize(t.ctx); err != nil {
+		if err := t.rest(pause); err != nil {
 			return nil, err
 		}
-		time.Sleep(pause)
 		for i := range coolWarm + coolPasses {
 			if i >= coolWarm {
 				if err := t.record(i - coolWarm); err != nil {
@@ -280,6 +298,9 @@ func (t *timer) turns(load time.Duration, works ...func() error) ([]*report.Samp
 // kernels measures each kernel of passes that run back to back. It records an event before each
 // launch.
 func (t *timer) kernels(call *moe.Call, work func() error) ([]report.Kernel, error) {
+	if err := t.rest(t.cooling); err != nil {
+		return nil, err
+	}
 	if err := t.load(t.warm, work); err != nil {
 		return nil, err
 	}

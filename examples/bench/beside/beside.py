@@ -17,6 +17,7 @@ library's. It needs nvidia-ml-py. Each product is printed and stored as soon as 
 is measured.
 """
 import json
+import math
 import statistics
 import subprocess
 import sys
@@ -128,7 +129,9 @@ class Products:
         return {name: statistics.median(p[i].elapsed_time(p[i + 1]) for p in passes[warm:]) for i, name in enumerate(names)}
 
     def after(self, seconds, names, repeats):
-        """Returns times after a load without gaps: like bench, it always has two passes in the queue."""
+        """Returns times after a rest and a load without gaps: like bench, it always has two passes in the queue."""
+        torch.cuda.synchronize()
+        time.sleep(0.7)
         until, passes = time.time() + seconds, []
         while len(passes) < 2 or time.time() < until:
             passes.append(self.queue(names))
@@ -144,17 +147,25 @@ class Products:
         return {name: statistics.median(r[name] for r in rounds) for name in names}
 
     def alone(self, name):
-        """Returns the time and the energy of a product repeated alone for ALONE_SECONDS, after as much load."""
+        """Returns the time and the energy of a product repeated alone for ALONE_SECONDS, after as much load.
+
+        The launches are graphs of 20 ms or more, because a reading of the energy counter takes milliseconds.
+        """
         handle = pynvml.nvmlDeviceGetHandleByUUID("GPU-" + str(torch.cuda.get_device_properties(0).uuid))
+        self.launch[name]()
+        launches = math.ceil(20 / min(self.times([name], 3)[name], 20))
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            for _ in range(launches):
+                self.launch[name]()
         edges, count = [], 0  # edges: the times at which the energy counter advances, with its value
 
         def work(seconds, watch):
             nonlocal count
             begin, last, events, count = time.time(), None, [], 0
             while time.time() - begin < seconds:
-                for _ in range(8):
-                    self.launch[name]()
-                count += 8
+                graph.replay()
+                count += launches
                 events.append(torch.cuda.Event())
                 events[-1].record()
                 if len(events) > 2:

@@ -8,13 +8,11 @@ tunes each product, which takes a minute or two. -few is as in beside.py.
 
 For each row the script measures SonicMoE, then runs BENCH, then measures SonicMoE again:
 - rested: the median of five timed passes, four times, each after a pause of 0.7 s and three passes;
-- load200: the median of 24 passes back to back after 200 ms of load.
-SonicMoE's forward is the replay of a CUDA graph. Its backward is the sum of its kernels, by the profiler, in a forward
-and backward, less the sum of a forward. This library's passes are timed by events.
+- load200: the median of 24 passes back to back after a pause of 0.7 s and 200 ms of load.
+Steady load: both sides take turns of a second after 2 s of load, with the energy of each.
 
-Steady load: both sides take turns of a second after 2 s of load, with the energy of each. SonicMoE's backward is there
-forward and backward less forward, launched by the host, whose time shows on small layers; "kernels" has the sum of its
-kernels in the same load.
+SonicMoE's forward is the replay of a CUDA graph. Its backward is the replay of a graph of forward and backward, less the
+forward. In steady load SonicMoE is also measured as the host launches it ("eager"). This library's passes are timed by events.
 """
 import collections
 import json
@@ -26,7 +24,6 @@ import time
 
 import pynvml
 import torch
-from torch.profiler import ProfilerActivity, profile
 
 import beside
 from sonicmoe import MoE
@@ -34,6 +31,7 @@ from sonicmoe.enums import ActivationType
 from sonicmoe.functional import moe_TC_softmax_topk_layer
 
 PAIRS = 4
+REST = 0.7
 
 
 def timed(f, repeats, warm=0):
@@ -49,26 +47,23 @@ def timed(f, repeats, warm=0):
 
 
 def load(f, seconds):
-    until = time.time() + seconds
-    while time.time() < until:
+    """Lets the chip rest and then keeps it busy, with two passes in the queue."""
+    torch.cuda.synchronize()
+    time.sleep(REST)
+    until, events = time.time() + seconds, []
+    while len(events) < 2 or time.time() < until:
         f()
-        torch.cuda.synchronize()
-
-
-def kernels(f, repeats):
-    """Returns the sum of the kernels' milliseconds in a call of f."""
-    with profile(activities=[ProfilerActivity.CUDA]) as trace:
-        for _ in range(repeats):
-            f()
-        torch.cuda.synchronize()
-    return sum(e.device_time_total for e in trace.events() if e.device_type == torch.autograd.DeviceType.CUDA) / repeats / 1e3
+        events.append(torch.cuda.Event())
+        events[-1].record()
+        if len(events) > 2:
+            events[-3].synchronize()
 
 
 def rested(f):
     rounds = []
     for _ in range(4):
         torch.cuda.synchronize()
-        time.sleep(0.7)
+        time.sleep(REST)
         rounds.append(f())
     return statistics.median(rounds)
 
@@ -101,6 +96,22 @@ class Energy:
         return j0 + (j1 - j0) * (moment - t0) / (t1 - t0)
 
 
+def captured(f):
+    """Returns a CUDA graph of the work of f, after a call on another stream, which PyTorch asks for."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        f()
+    torch.cuda.current_stream().wait_stream(side)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        graph.result = f()
+    graph.replay()
+    torch.cuda.synchronize()
+    return graph
+
+
 class Sonic:
     """A layer of SonicMoE: d hidden, n neurons, E experts, K of them for each of T tokens."""
 
@@ -117,17 +128,9 @@ class Sonic:
         self.both()
         torch.cuda.synchronize()
         self.first = time.time() - start
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            self.inference()
-        torch.cuda.current_stream().wait_stream(side)
-        torch.cuda.synchronize()
-        self.graph = torch.cuda.CUDAGraph()
-        with torch.no_grad(), torch.cuda.graph(self.graph):
-            self.out = self.forward()
-        self.graph.replay()
-        torch.cuda.synchronize()
+        with torch.no_grad():
+            self.graph = captured(self.forward)
+        self.graph_both = captured(self.both)
 
     def forward(self):
         m = self.layer
@@ -144,20 +147,17 @@ class Sonic:
         self.forward().backward(self.do)
 
     def measure(self):
-        replay = self.graph.replay
-        load(replay, 0.2)
-        forward200 = statistics.median(timed(replay, 24))
-        load(self.both, 0.2)
-        backward200 = kernels(self.both, 24)
-        load(self.inference, 0.2)
-        backward200 -= kernels(self.inference, 24)
+        def load200(f):
+            load(f, 0.2)
+            return statistics.median(timed(f, 24))
 
         def cool(f):
-            timed(f, 0, warm=3)
-            return kernels(f, 5)
-        return {"rested": {"forward": rested(lambda: statistics.median(timed(replay, 5, warm=3))),
-                           "backward": rested(lambda: cool(self.both)) - rested(lambda: cool(self.inference))},
-                "load200": {"forward": forward200, "backward": backward200}}
+            return rested(lambda: statistics.median(timed(f, 5, warm=3)))
+        result = {}
+        for regime, of in ("rested", cool), ("load200", load200):
+            forward, both = of(self.graph.replay), of(self.graph_both.replay)
+            result[regime] = {"forward": forward, "backward": both - forward}
+        return result
 
 
 class Ours:
@@ -232,7 +232,8 @@ def show(row):
         theirs, ours = s["sonic " + kind], s["this " + kind]
         for key in "ms", "joules":
             cells.append(f"steady {key} {theirs[key]:.4g} {ours[key]:.4g} {theirs[key] / ours[key]:.3f}")
-        cells.append(f"SonicMoE's kernels, steady {row['kernels'][kind]:.4g}; roofline {row['ours']['roofline'][kind]:.4g}")
+        eager = s["sonic eager " + kind]["ms"]
+        cells.append(f"launched by the host, steady ms {eager:.4g} {eager / ours['ms']:.3f}; roofline {row['ours']['roofline'][kind]:.4g}")
         print(f"  {kind}: " + ", ".join(cells), flush=True)
 
 
@@ -252,16 +253,13 @@ def main(*args):
         row["sonic"].append(sonic.measure())
         ours = {kind: Ours(bench, name, kind) for kind in ("forward", "backward")}
         row["steady"] = steady({"sonic forward": repeat(sonic.graph.replay), "this forward": ours["forward"].run,
-                                        "sonic eager forward": repeat(sonic.inference), "sonic both": repeat(sonic.both), "this backward": ours["backward"].run})
+                                "sonic both": repeat(sonic.graph_both.replay), "this backward": ours["backward"].run,
+                                "sonic eager forward": repeat(sonic.inference), "sonic eager both": repeat(sonic.both)})
         for side in ours.values():
             side.close()
         s = row["steady"]
-        s["sonic backward"] = {key: s["sonic both"][key] - s["sonic eager forward"][key] for key in ("ms", "joules")}
-        load(sonic.both, 2)
-        row["kernels"] = {"backward": kernels(sonic.both, 24)}
-        load(sonic.inference, 2)
-        row["kernels"]["forward"] = kernels(sonic.inference, 24)
-        row["kernels"]["backward"] -= row["kernels"]["forward"]
+        for way in "sonic ", "sonic eager ":
+            s[way + "backward"] = {key: s[way + "both"][key] - s[way + "forward"][key] for key in ("ms", "joules")}
         show(row)
         out["rows"].append(row)
         with open(path, "w") as f:

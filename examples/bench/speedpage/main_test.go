@@ -25,9 +25,9 @@ func TestFigures(t *testing.T) {
 		require.Equal(t, want, threeDigits(v))
 	}
 	require.Equal(t, 2.0, report.Pair{1, 2}.Ratio())
-	one := report.Regimes{Rested: report.Pair{1, 4}, Load: report.Pair{1, 1}, Steady: report.Pair{1, 9}, Joules: report.Pair{2, 1}, Kernels: 4}
+	one := report.Regimes{Rested: report.Pair{1, 4}, Load: report.Pair{1, 1}, Steady: report.Pair{1, 9}, Joules: report.Pair{2, 1}, Eager: 4}
 	equal := report.Pair{1, 1}
-	f := report.Comparison{Rows: []report.ComparedRow{{Forward: one, Backward: one}, {Forward: report.Regimes{Rested: equal, Load: equal, Steady: equal, Joules: report.Pair{1, 2}, Kernels: 9}, Backward: one}}}
+	f := report.Comparison{Rows: []report.ComparedRow{{Forward: one, Backward: one}, {Forward: report.Regimes{Rested: equal, Load: equal, Steady: equal, Joules: report.Pair{1, 2}, Eager: 9}, Backward: one}}}
 	require.InDeltaSlice(t, []float64{2, 1, 3, 1, 6}, f.Means("Forward"), 1e-12)
 	require.InDeltaSlice(t, []float64{4, 1, 9, .5, 4}, f.Means("Backward"), 1e-12)
 	require.InDelta(t, 2, report.ComparedProduct{MS: []report.Pair{{1, 1}, {1, 4}}}.Ratio(), 1e-12)
