@@ -23,8 +23,8 @@ type Sizes struct {
 	// score of each received pair. With Options.PartialSums it also has the row of each pair, by token. It
 	// is a part of Workspace, or of Saved if the pass saves.
 	Window int64
-	// Saved is the largest size of a Saved buffer: the window, its list, H, and the H of the shared
-	// experts. SavedCounts is the
+	// Saved is the largest size of a Saved buffer: the window, its list, H, LoraU, and the H of the
+	// shared experts. SavedCounts is the
 	// number of words of [Saved.Counts].
 	Saved       int64
 	SavedCounts int

@@ -20,13 +20,16 @@ import (
 //	B2  dB2[e] [d, r]  = Σ_p dO[gather[p]]ᵀ·U[p]  V[p] = c·dO[gather[p]]·B2[e]
 //
 // The kernel computes the gradient as [DW] does, with U as the rows of X. The first 64 lines hold the
-// whole rank. The first math warpgroup computes them, and the second one, which has no lines, computes V. A tile has
-// TileN columns of the rows, over which V sums in FP32. The kernel writes these sums for each block of
-// TileN columns, and the kernel Sum adds them in the order of the columns.
+// whole rank. The first math warpgroup computes them, and the second one, which has no lines, computes
+// V. A tile has TileN columns of the rows, over which V sums in FP32. The kernel writes these sums for
+// each block of TileN columns, and the kernel Sum adds them in the order of the columns.
 type Both struct {
 	DW
 	// Gathers means that the kernel gathers the rows by token. Otherwise the rows are packed.
 	Gathers bool
+	// Alone means that there is no product. The tensors then have the roles that they have in [DW]: the
+	// rows are the gathered rows of X, and U is the packed rows.
+	Alone bool
 }
 
 const (
@@ -52,22 +55,25 @@ func (b Both) SumsBytes(rows int) int64 {
 
 // Build emits the kernel.
 func (b Both) Build() (*jit.Kernel[Args], error) {
-	k := jit.NewBuilder[Args]("moe_lora_both_"+b.Factor+b.Store.Suffix(), gemm.Threads, 1)
+	name := "moe_lora_both_" + b.Factor + b.Store.Suffix()
+	if b.Alone {
+		name = b.name()
+	}
+	k := jit.NewBuilder[Args](name, gemm.Threads, 1)
 	k.Persistent(1)
 
 	// Operands.
 	in, out := b.bothOperands(k), b.gradient(k)
 	work, partial := b.items(k), b.partials(k)
-	factor := factorPlace{tensors: []ptx.Global{k.Ptr(&k.Args.Factor)}, sums: k.Ptr(&k.Args.Sums), rows: k.U32(&k.Args.Rows)}
-	if m, _, _ := b.matrix(); m.Apart {
-		factor.tensors = append(factor.tensors, k.Ptr(&k.Args.Factor3))
-	}
+	factor := b.factorPlace(k)
 	tid := k.TidX()
 
 	// Ring "ab" holds stages of U and of the rows, and a queue holds the items of work.
 	cta := pipeline.NewCTA(k.Kernel)
 	store := b.newStore(k.Kernel, cta)
-	factor.memory = cta.Shared("factor", b.Tiling.TileN/tile.K*factorBlockBytes, 1024)
+	if !b.Alone {
+		factor.memory = cta.Shared("factor", b.Tiling.TileN/tile.K*factorBlockBytes, 1024)
+	}
 	const loadWarps, bytesOfB = pipeline.WarpgroupThreads / 32, 1
 	ring := cta.Ring("ab", productStages, tile.BlockBytes+b.Tiling.TileBBytes(), pipeline.WarpgroupThreads+bytesOfB, gemm.MathWarps)
 	queue := schedule.NewQueue[item](k.Kernel, cta, itemWords, gemm.MathWarps+loadWarps, 1)
@@ -77,13 +83,17 @@ func (b Both) Build() (*jit.Kernel[Args], error) {
 
 	shared := role{DW: b.DW, k: k.Kernel, ring: ring, queue: queue, bytesOfA: tile.BlockBytes}
 	gemm.RunRoles(k.Kernel, tid,
-		bothMath{mathRole{role: shared, store: store, gradient: out, partials: partial}, factor}.run,
+		bothMath{mathRole{role: shared, store: store, gradient: out, partials: partial}, factor, b.Alone}.run,
 		bothLoad{loadRole{role: shared, operands: in, items: work}, b.Gathers}.run)
 	return k.Build()
 }
 
 func (b Both) bothOperands(k *jit.Builder[Args]) operands {
-	of := operands{x: k.Ptr(&k.Args.X), rows: k.Ptr(&k.Args.PackedRows)}
+	u, rows := &k.Args.X, &k.Args.PackedRows
+	if b.Alone {
+		u, rows = rows, u
+	}
+	of := operands{x: k.Ptr(u), rows: k.Ptr(rows)}
 	if b.Gathers {
 		of.gather = k.Ptr(&k.Args.Gather)
 	} else {
@@ -224,10 +234,22 @@ type factorPlace struct {
 	rows    ptx.U32
 }
 
+func (b Both) factorPlace(k *jit.Builder[Args]) (f factorPlace) {
+	if b.Alone {
+		return f
+	}
+	f.tensors, f.sums, f.rows = []ptx.Global{k.Ptr(&k.Args.Factor)}, k.Ptr(&k.Args.Sums), k.U32(&k.Args.Rows)
+	if m, _, _ := b.matrix(); m.Apart {
+		f.tensors = append(f.tensors, k.Ptr(&k.Args.Factor3))
+	}
+	return f
+}
+
 // bothMath has the gradient in its first warpgroup, and the product in its second.
 type bothMath struct {
 	mathRole
 	factor factorPlace
+	alone  bool
 }
 
 // run emits the role.
@@ -242,6 +264,10 @@ func (e bothMath) run() {
 			last := e.join(t, wg, acc)
 			k.If(last, func() { e.write(t, t.m, acc) })
 		}, func() {
+			if e.alone {
+				loop.Drain(kTiles(t))
+				return
+			}
 			e.loadFactor(t, wg)
 			k.Range(kTiles(t), func(kt ptx.U32) { e.product(loop, t, kt, sums) })
 		})

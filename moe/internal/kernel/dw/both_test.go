@@ -40,6 +40,8 @@ func TestBoth(t *testing.T) {
 		{BothB2, gradient.Mode{F32: true}, 0, spec.Config{Hidden: 208, LoRARank: 16}},
 		{BothB1, gradient.Mode{Accumulate: true}, 0, spec.Config{Hidden: 208, LoRARank: 16, InOut: true, GateUp: spec.Interleaved}},
 		{BothB2, gradient.Mode{}, 128, spec.Config{Hidden: 528, LoRARank: 8, InOut: true}},
+		{aloneB2, gradient.Mode{}, 128, spec.Config{Hidden: 528, LoRARank: 40}},
+		{aloneA1, gradient.Mode{F32: true}, 0, spec.Config{Hidden: 208, LoRARank: 64}},
 		{BothB1, gradient.Mode{F32: true, Accumulate: true}, 64, spec.Config{Hidden: 208, LoRARank: 8, GateUp: spec.Interleaved}},
 	} {
 		t.Run(fmt.Sprintf("%d", i), func(t *testing.T) {
@@ -103,7 +105,7 @@ func (c *bothCase) place(expert, line, rank int) int {
 	return expert*of.Expert.Stride + line/c.neurons()*of.Part.Stride + line%c.neurons()*neurons.Stride + rank*ranks.Stride
 }
 
-// run returns the gradient as FP32 bits, and V.
+// run returns the gradient as FP32 bits, and V if the kernel has a product.
 func (c *bothCase) run(b *kt.Bed) (gradients []uint32, v []uint16) {
 	const slots = 4
 	rows := len(c.gather)
@@ -111,10 +113,16 @@ func (c *bothCase) run(b *kt.Bed) (gradients []uint32, v []uint16) {
 	splits, counts, tickets, state := b.Room(SplitBytes*plan.Splits(rows)), b.Room(8), b.Room(8), b.Room(8*slots)
 	kt.Run(b, plan, 0, PlanArgs{Offsets: kt.Upload(b, c.offsets), Splits: splits, Counts: counts, Tickets: tickets, State: state, StateWords: 2 * slots})
 	out, sums, to := kt.NewStored(b, c.Store, c.old), b.Room(int(c.SumsBytes(rows))), b.Room(2*rows*c.Hidden)
-	kt.Run(b, c.Both, 3, Args{
+	args := Args{
 		X: kt.Upload(b, c.u), Gather: kt.Upload(b, c.gather), PackedRows: kt.Upload(b, c.x), DW: out.At, Factor: kt.Upload(b, c.factor), Sums: sums,
 		Splits: splits, Counts: counts, Tickets: tickets, Partials: b.Room(slots * c.PartialBytes()), State: state, Slots: slots, Rows: rows,
-	})
+	}
+	if c.Alone {
+		args.X, args.PackedRows = args.PackedRows, args.X
+		kt.Run(b, c.Both, 3, args)
+		return out.Download(b), nil
+	}
+	kt.Run(b, c.Both, 3, args)
 	kt.Run(b, Sum{Config: c.layer, Factor: "b", Blocks: c.Blocks()}, 3, SumArgs{Sums: sums, V: to, Rows: rows})
 	return out.Download(b), kt.Download[uint16](b, to, rows*c.Hidden)
 }
@@ -135,6 +143,9 @@ func (c *bothCase) check(t *testing.T, expert int, got []uint32, v []uint16) {
 			}
 		}
 		for r := range c.Hidden {
+			if c.Alone {
+				break
+			}
 			value := v[row*c.Hidden+r]
 			require.True(t, kt.Between(value, scale*sum[r], scale*size[r]*0x1p-18), "V, row %d, rank %d: %g, must be %g", row, r, num.BF16ToFloat64(value), scale*sum[r])
 		}

@@ -22,18 +22,18 @@ import (
 
 // The kernels of these gradients, one for each mode.
 var (
-	B2Kernels = factorKernels("b2", W2, false, spec.HasLoRA)
-	A2Kernels = factorKernels("a2", W2, true, spec.HasLoRA)
-	A1Kernels = factorKernels("a1", W1, false, spec.HasLoRA)
-	B1Kernels = factorKernels("b1", W1, true, ReadsTwice)
+	B2Kernels = factorKernels("b2", W2, aloneB2, spec.HasLoRA)
+	A2Kernels = factorKernels("a2", W2, nil, spec.HasLoRA)
+	A1Kernels = factorKernels("a1", W1, aloneA1, spec.HasLoRA)
+	B1Kernels = factorKernels("b1", W1, nil, ReadsTwice)
 )
 
 // FactorKernels lists the kernels for the factors of an adapter.
 var FactorKernels = slices.Concat(B2Kernels.Kernels(), A2Kernels.Kernels(), A1Kernels.Kernels(), B1Kernels.Kernels(),
 	BothB1Kernels.Kernels(), BothB2Kernels.Kernels(), registry.Registry{SumB1Kernel, SumB2Kernel, ScaleKernel})
 
-// wideFactor is the tiling of these kernels. The gradients of A1 and B2 have the rank as their width.
-// If one block of columns covers it, they have the tiling narrowFactor.
+// wideFactor is the tiling of the kernels of [DW] for factors. The gradients of A1 and B2 have the rank
+// as their width. If one block of columns covers it, they have the tiling narrowFactor.
 var (
 	wideFactor   = gemm.Tiling{TileN: 128, Stages: 6, GroupM: 1, ClusterM: 1}
 	narrowFactor = gemm.Tiling{TileN: 64, Stages: 8, GroupM: 1, ClusterM: 1}
@@ -49,16 +49,22 @@ func factorTiling(c spec.Config, isPacked bool) gemm.Tiling {
 
 // FactorPartialBytes returns the size of a slot for a partial sum of these kernels.
 func FactorPartialBytes(c spec.Config) int {
-	if ReadsOnce(c) {
+	if spec.PaddedRank(c) <= gemm.WarpgroupM {
 		return DW{Tiling: bothTiling}.PartialBytes()
 	}
 	return DW{Tiling: wideFactor}.PartialBytes()
 }
 
-func factorKernels(name string, of Weight, isPacked bool, only func(spec.Config) bool) gradient.Set[Args] {
+// factorKernels returns the kernels of a factor. alone returns the kernel of gathered rows for a rank that
+// fits. It is nil if all rows are packed.
+func factorKernels(name string, of Weight, alone func(spec.Config, gradient.Mode) Both, only func(spec.Config) bool) gradient.Set[Args] {
 	return gradient.NewSet("dlora-"+name, func(k *registry.Kernel[Args], _ gradient.Mode) {
 		k.From, k.Only = registry.OfExperts, only
 	}, func(l registry.Layer, g gradient.Mode) (*jit.Kernel[Args], error) {
+		isPacked := alone == nil
+		if !isPacked && alone(l.Config, g).fits() {
+			return alone(l.Config, g).Build()
+		}
 		return DW{Config: factorOf(l.Config, of, isPacked), Of: of, Factor: name, IsPacked: isPacked, Store: g, Tiling: factorTiling(l.Config, isPacked)}.Build()
 	})
 }
