@@ -11,13 +11,16 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"sonicmoe/driver"
 	"sonicmoe/driver/open"
 	"sonicmoe/internal/drivertest"
 	"sonicmoe/internal/outside"
 	"sonicmoe/internal/spec"
+	"sonicmoe/jit"
 	kt "sonicmoe/moe/internal/kernel/kerneltest"
 	"sonicmoe/moe/internal/registry"
 	"sonicmoe/moe/internal/route/order"
+	"sonicmoe/ptx"
 )
 
 func TestMain(m *testing.M) { os.Exit(drivertest.Main(m, open.Device)) }
@@ -275,7 +278,7 @@ func TestSlots(t *testing.T) {
 // one is not written.
 func TestRows(t *testing.T) {
 	for _, when := range kt.Timings() {
-		for _, s := range []struct{ width, rows, packed int }{{16, 1, 1}, {16, 7, 40}, {192, 33, 20}, {4096, 3, 5}} {
+		for _, s := range []struct{ width, rows, packed int }{{16, 1, 1}, {16, 7, 40}, {192, 33, 20}, {192, 1, 0}, {2880, 4, 9}, {4096, 3, 5}, {4112, 3, 7}, {7168, 5, 8}, {7168, 1, 0}} {
 			t.Run(fmt.Sprintf("%s %+v", when.Name, s), func(t *testing.T) {
 				b, r := kt.New(t, when), rand.New(rand.NewPCG(uint64(s.width), 1))
 				from, index := make([]uint16, s.width*s.rows), make([]uint32, s.packed)
@@ -293,6 +296,37 @@ func TestRows(t *testing.T) {
 				kt.SameBits(t, want, kt.Download[uint16](b, to, len(want)), "rows")
 			})
 		}
+	}
+}
+
+// chunksOfRows is a kernel that writes what chunkOf returns.
+type chunksOfRows struct{ ofRow int }
+
+// chunksArgs has numbers of CTAs, and the output [CTAs, threads, 2] u32: row and chunk.
+type chunksArgs struct{ Numbers, To driver.DevicePtr }
+
+func (c chunksOfRows) Build() (*jit.Kernel[chunksArgs], error) {
+	k := jit.NewBuilder[chunksArgs]("chunks", rowsThreads, 1)
+	numbers, to := k.Ptr(&k.Args.Numbers), k.Ptr(&k.Args.To)
+	row, chunk := chunkOf(ptx.LdGlobal[ptx.U32](numbers.Index(k.CtaidX(), 4)), k.TidX(), c.ofRow)
+	ptx.StGlobal(to.Index(k.CtaidX().MulI(rowsThreads).Add(k.TidX()), 8), row, chunk)
+	return k.Build()
+}
+
+// TestChunkOf compares chunkOf with a division of 64-bit numbers, also for chunks with numbers above
+// 2^32.
+func TestChunkOf(t *testing.T) {
+	ctas := []uint32{0, 1, 2, 3, 6, 7, 8, 44, 45, 46, 1 << 24, 1<<25 + 1, 1<<26 + 12345}
+	for _, ofRow := range []int{2, 4, 6, 128, 254, 256, 360, 512, 896, 1024, spec.MaxWidth / 8} {
+		b := kt.New(t, kt.Early)
+		to := b.Room(4 * 2 * rowsThreads * len(ctas))
+		kt.Run(b, chunksOfRows{ofRow}, len(ctas), chunksArgs{Numbers: kt.Upload(b, ctas), To: to})
+		var want []uint32
+		for i := range rowsThreads * len(ctas) {
+			n := uint64(ctas[i/rowsThreads])*rowsThreads + uint64(i%rowsThreads)
+			want = append(want, uint32(n/uint64(ofRow)), uint32(n%uint64(ofRow)))
+		}
+		kt.SameBits(t, want, kt.Download[uint32](b, to, len(want)), fmt.Sprintf("rows of %d chunks", ofRow))
 	}
 }
 

@@ -32,10 +32,8 @@ func (r Rows) Build() (*jit.Kernel[RowsArgs], error) {
 	k.CTAs(func(a *RowsArgs) int { return (a.Count*ofRow + rowsThreads - 1) / rowsThreads })
 	from, index, to := k.Ptr(&k.Args.From), k.Ptr(&k.Args.Index), k.Ptr(&k.Args.To)
 	count := k.U32(&k.Args.Count)
-	// The thread's index is 64-bit, because N·d/8 may exceed 2^32.
-	thread := k.CtaidX().MulWide(ptx.Uint(rowsThreads)).Add(k.TidX().U64())
-	row := thread.DivI(ofRow).U32()
-	part := thread.Sub(row.MulWide(ptx.Uint(ofRow))).MulI(tile.CopyBytes)
+	row, chunk := chunkOf(k.CtaidX(), k.TidX(), ofRow)
+	part := chunk.MulWideI(tile.CopyBytes)
 	k.GridDepWait()
 	k.GridDepLaunch()
 	k.If(row.Lt(count), func() {
@@ -44,6 +42,17 @@ func (r Rows) Build() (*jit.Kernel[RowsArgs], error) {
 		ptx.StGlobalStreaming(to.Index(row, rowBytes).Plus(part), values...)
 	})
 	return k.Build()
+}
+
+// chunkOf returns the row that a thread copies a chunk of, and the index of the chunk in that row. The
+// threads of the grid copy the chunks of all rows in order, and a row has ofRow chunks. The number of a chunk
+// among all may exceed 32 bits, but the assembler divides 64-bit numbers with about 80 instructions. chunkOf
+// therefore divides the number of the CTA first.
+func chunkOf(cta, thread ptx.U32, ofRow int) (row, chunk ptx.U32) {
+	ctas := ofRow / min(rowsThreads, ofRow&-ofRow) // together they copy whole rows
+	inThese := cta.RemI(ctas).MulI(rowsThreads).Add(thread)
+	more := inThese.DivI(ofRow)
+	return cta.DivI(ctas).MulI(ctas * rowsThreads / ofRow).Add(more), inThese.Sub(more.MulI(ofRow))
 }
 
 // RowsKernel is the kernel [Rows]. It packs tokens on their way to the experts, and the experts'
