@@ -90,15 +90,25 @@ func (p plan) over(ranks, tokens int, sums bool) spread {
 	rows := toEach(ranks, float64(tokens)*(1-misses)*rowBytes)
 	s.out = rows.plus(toEach(ranks, pairs*float64(entry)))
 	s.back = toEach(ranks, pairs*rowBytes)
-	chunks := parallel.Chunks(c.NumExperts, ranks)
 	if sums {
-		s.back, chunks = rows, min(chunks, ranks-1) // a chunk has the tokens of some ranks
+		s.back = rows
 	}
+	groups, parts := 1, parallel.Chunks(c.NumExperts, ranks)
+	if sums || ranks > 2 {
+		groups, parts = parallel.Groups(parts, ranks, sums)
+	}
+	chunks := groups * parts
 	part := s.back
 	part.inside, part.outside = part.inside/float64(chunks), part.outside/float64(chunks)
 	own := p.Forward / time.Duration(2*ranks)
-	earlier := (p.Forward - 2*own) * time.Duration(chunks-1) / time.Duration(chunks)
-	s.left = max(0, s.out.took()-own) + max(0, part.took()-own, s.back.took()-own-earlier)
+	others := p.Forward - 2*own
+	earlier := others * time.Duration(chunks-1) / time.Duration(chunks)
+	for g := range groups { // the tokens of a group arrive behind the products of the groups before
+		arrived := time.Duration(float64(s.out.took()) * float64(g+1) / float64(groups))
+		s.left = max(s.left, arrived-own-others*time.Duration(g)/time.Duration(groups))
+	}
+	s.left += max(0, part.took()-own, s.back.took()-own-earlier)
+	s.left = max(s.left, s.out.took()+s.back.took()-p.Forward) // rows follow tokens on the same way
 
 	words, router := toEach(ranks, pairs*4), toEach(ranks, float64(parallel.RouterBytes(c, ranks*tokens))/float64(ranks))
 	// dW1, a third of the products of a backward pass, hides the rows of dX.

@@ -47,6 +47,11 @@ func TestOver(t *testing.T) {
 	require.EqualValues(t, 12*(128+2*16), sums.window)
 	require.InDelta(t, 2*6*5.0/6*128+2*6*4+float64(router)/2+6*8, sums.grads.inside, 1e-9)
 	require.InDelta(t, (736e6+640e6)/393e9+2*start, p.over(2, 6_000_000, true).left.Seconds(), 1e-6)
+	// With four ranks the tokens arrive in two groups. The second one takes 3.020 ms, behind 0.5 ms of own
+	// products and 1.5 ms of the first group's. Half of the rows, 1.489 ms, come behind the other 0.5 ms.
+	grouped := p
+	grouped.Config.NumExperts, grouped.Forward = 8, 4*time.Millisecond
+	require.InDelta(t, 3.01972e-3-2e-3+1.48865e-3-0.5e-3, grouped.over(4, 6_000_000, false).left.Seconds(), 1e-6)
 	require.Equal(t, p.over(1, 6, false), p.over(1, 6, true))
 	one := p.over(1, 6, false)
 	require.Zero(t, one.out.total()+one.back.total()+one.grads.total())

@@ -153,7 +153,7 @@ func (p *backward) check() (err error) {
 	p.counts = a.Saved.counts
 	p.divide()
 	if p.sums() || p.packs {
-		p.chunks = 1 // the rows of dX of all experts are made at once
+		p.chunks, p.groups, p.parts = 1, 1, 1 // the rows of dX of all experts are made at once
 	}
 	if err := checkBuffer("Workspace", a.Workspace, p.b.bytes); err != nil {
 		return err

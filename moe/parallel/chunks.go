@@ -59,9 +59,11 @@ func (p *pass) divide() {
 		}
 	}
 	p.packs = p.small || !p.sums() && all < p.longPiece*experts*int64(ranks) && p.hasRoom()
-	if p.sums() {
-		p.chunks = min(p.chunks, ranks-1)
+	p.groups, p.parts = 1, p.chunks
+	if p.sums() || p.packs {
+		p.groups, p.parts = Groups(p.chunks, ranks, p.sums())
 	}
+	p.chunks = p.groups * p.parts
 	p.sentBefore, p.madeBefore = []int64{0}, []int64{0}
 	for i, n := range p.pairs[p.transport.Rank()] {
 		p.sentBefore = append(p.sentBefore, p.sentBefore[i]+n)
@@ -70,6 +72,17 @@ func (p *pass) divide() {
 	for i := range count {
 		p.madeBefore = append(p.madeBefore, p.madeBefore[i]+sum(column(p.pairs, first+i)))
 	}
+}
+
+// Groups divides a number of chunks: a chunk has the tokens of one group of other ranks, and a part of the
+// experts. The tokens of a group arrive while the products of the groups before run. With partial sums each
+// chunk has all experts.
+func Groups(chunks, ranks int, sums bool) (groups, parts int) {
+	groups = max(1, min(chunks, ranks-1))
+	if sums {
+		return groups, 1
+	}
+	return groups, chunks / groups
 }
 
 // hasRoom reports whether every rank has room to pack its rows for other ranks.
@@ -109,11 +122,12 @@ func (r *Rank) backRows() int {
 	return r.packedRows()
 }
 
-// chunkOf returns the numbers of the experts in chunk c of a rank: first to end-1.
+// chunkOf returns the numbers of a rank's experts in chunk c: first to end-1.
 func (p *pass) chunkOf(rank, c int) (first, end int) {
 	from := p.firstOf(rank)
 	count := p.firstOf(rank+1) - from
-	return from + exchange.First(count, p.chunks, c), from + exchange.First(count, p.chunks, c+1)
+	part := c % p.parts
+	return from + exchange.First(count, p.parts, part), from + exchange.First(count, p.parts, part+1)
 }
 
 // pairsTo returns the number of pairs that one rank (parameter from) sends to another.

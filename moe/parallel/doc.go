@@ -18,7 +18,8 @@
 // rows of other ranks in chunks of its experts. The rows of a chunk go home while the next chunk is
 // multiplied. The other half of its own tokens' rows comes last, while the last chunk goes home. With two
 // ranks the rows of an expert are sent from where the expert wrote them. With more ranks, or short rows of
-// an expert, the rank packs the rows of a chunk by home, so that it sends few long pieces. A small pass
+// an expert, the rank packs the rows of a chunk by home, so that it sends few long pieces. A chunk then has the
+// tokens of some other ranks, and the tokens of the next ones arrive while it is multiplied. A small pass
 // sends all rows at once.
 //
 // A backward pass sends the rows of dO in the same way, and the rows of dX come back. The owner

@@ -1,6 +1,8 @@
 package parallel
 
 import (
+	"slices"
+
 	"sonicmoe/driver"
 	"sonicmoe/moe"
 	"sonicmoe/moe/internal/exchange"
@@ -11,6 +13,22 @@ import (
 func (p *pass) rowsOut(from, to driver.DevicePtr) Exchange {
 	own, each := p.transport.Rank(), p.rowBytes(1)
 	return Exchange{Send: from, Receive: to, SendBytes: times(p.rows[own], each), ReceiveBytes: times(column(p.rows, own), each), InPlace: true}
+}
+
+// groupOut returns the part of the exchange rowsOut that brings the tokens of a group.
+func (p *pass) groupOut(rows Exchange, group int) Exchange {
+	own, e := p.transport.Rank(), rows
+	e.SendAt, e.ReceiveAt, e.SendBytes, e.ReceiveBytes = nil, nil, slices.Clone(rows.SendBytes), slices.Clone(rows.ReceiveBytes)
+	for rank := range p.transport.Ranks() {
+		e.SendAt, e.ReceiveAt = append(e.SendAt, int64(rows.From(rank)-rows.Send)), append(e.ReceiveAt, int64(rows.To(rank)-rows.Receive))
+		if !p.serves(group, rank, own) {
+			e.SendBytes[rank] = 0
+		}
+		if !p.serves(group, own, rank) {
+			e.ReceiveBytes[rank] = 0
+		}
+	}
+	return e
 }
 
 // pairsOut returns the exchange that sends some bytes of every pair to the owner of the pair's
@@ -74,6 +92,12 @@ func (p *pass) packedBack(c int, from, to driver.DevicePtr) Exchange {
 		e.SendBytes = append(e.SendBytes, each*sum(pairs[first:end]))
 		e.ReceiveAt = append(e.ReceiveAt, each*p.sentBefore[there])
 		e.ReceiveBytes = append(e.ReceiveBytes, each*(p.sentBefore[last]-p.sentBefore[there]))
+		if !p.serves(c/p.parts, own, rank) {
+			e.SendBytes[rank] = 0
+		}
+		if !p.serves(c/p.parts, rank, own) {
+			e.ReceiveBytes[rank] = 0
+		}
 		if rank != own {
 			before += p.pairsTo(&p.counts, rank, own)
 		}

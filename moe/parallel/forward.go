@@ -86,10 +86,10 @@ type pass struct {
 	// of pairs.
 	received received
 	counts
-	// chunks is the number of chunks of the pass. small reports whether there is one chunk, and no exchange
+	// chunks is the number of chunks of the pass: groups of other ranks, times parts of the experts. small reports whether there is one chunk, and no exchange
 	// that overlaps products. packs reports whether rows are packed before they go home.
-	chunks       int
-	small, packs bool
+	chunks, groups, parts int
+	small, packs          bool
 	// sentBefore [E+1] has the number of this rank's pairs with lower experts. madeBefore has, for
 	// each of this rank's experts, the number of rows of lower experts, and last the number of rows.
 	sentBefore, madeBefore []int64
@@ -208,10 +208,14 @@ func (p *pass) dispatch(at Step) error {
 	if err := p.startOwn(all[1:]); err != nil {
 		return err
 	}
+	all[0] = p.groupOut(rows, 0)
 	if err := p.move(at, stream, all...); err != nil {
 		return err
 	}
 	if err := p.order(p.moved, stream, p.s); err != nil {
+		return err
+	}
+	if err := p.laterGroups(at, stream, rows); err != nil {
 		return err
 	}
 	if err := p.arrange(0, p.transport.Rank()); err != nil {
@@ -224,6 +228,26 @@ func (p *pass) dispatch(at Step) error {
 		return err
 	}
 	return p.order(p.arranged, p.s, p.other())
+}
+
+// laterGroups sends the tokens of all groups but the first, and records an event after each group.
+func (p *pass) laterGroups(at Step, s driver.Stream, rows Exchange) error {
+	for at.Chunk = 1; at.Chunk < p.groups; at.Chunk++ {
+		if len(p.arrived) < at.Chunk {
+			e, err := p.dev.NewEvent()
+			if err != nil {
+				return err
+			}
+			p.arrived = append(p.arrived, e)
+		}
+		if err := p.move(at, s, p.groupOut(rows, at.Chunk)); err != nil {
+			return err
+		}
+		if err := p.arrived[at.Chunk-1].Record(s); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // entries uploads the plan of the pass, and writes the lists of pairs to send.

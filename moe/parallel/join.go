@@ -60,9 +60,11 @@ type Rank struct {
 	last counts
 	// side is the stream of exchanges that overlap products. second is a stream for products next to
 	// the stream of the pass. made is recorded at the end of a chunk's products, moved at the end of
-	// exchanges, and arranged when the inputs of products are complete.
+	// exchanges, and arranged when the inputs of products are complete. arrived[i] is recorded when the
+	// tokens of group i+1 are here.
 	side, second          driver.Stream
 	made, moved, arranged driver.Event
+	arrived               []driver.Event
 	trace                 trace
 }
 
@@ -199,7 +201,11 @@ func (r *Rank) load(ctx context.Context) (err error) {
 
 // Close releases what a rank holds on its device. It does not close the transport.
 func (r *Rank) Close() error {
-	return errors.Join(r.side.Close(), r.second.Close(), r.made.Close(), r.moved.Close(), r.arranged.Close(), r.trace.close())
+	err := errors.Join(r.side.Close(), r.second.Close(), r.made.Close(), r.moved.Close(), r.arranged.Close(), r.trace.close())
+	for _, e := range r.arrived {
+		err = errors.Join(err, e.Close())
+	}
+	return err
 }
 
 // fail breaks the group with an error of this rank, and returns the error as an *Error.

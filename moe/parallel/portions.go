@@ -56,12 +56,9 @@ func (r *Rank) planBytes() int64 {
 	ranks, words := r.transport.Ranks(), int64(0)
 	words += int64(ranks + r.Config.NumExperts + r.count + 1 + ranks*r.count)
 	portions := max(r.Chunks, mostChunks) + len(plan{}.own)
-	// Each expert is in up to three segments, each of which may have one entry that is not full. With
-	// partial sums, each chunk has a segment, one chunk has two, and the own tokens have one.
-	segments := 3
-	if r.sums() {
-		segments = max(r.Chunks, mostChunks) + 2
-	}
+	// Each expert is in several segments, each of which may have one entry that is not full. The own tokens
+	// have one segment. Each group of other ranks has one, and one group has two.
+	segments := ranks + 1
 	entries := int64(r.windowPairs()/schedule.PairRows + segments*r.count)
 	return 4*words + int64(counterBytes)*int64(3+ranks+2*portions) + schedule.PairBytes*entries
 }
@@ -90,12 +87,8 @@ func (p *pass) newPlan(arrive, y driver.DevicePtr) (u plan) {
 		u.own[i] = u.portion(p, from, end, [2]int{own, own + 1})
 	}
 	for c := range p.chunks {
-		if p.sums() {
-			u.others = append(u.others, u.portion(p, first, first+count, p.homes(c)...))
-			continue
-		}
 		from, end := p.chunkOf(own, c)
-		u.others = append(u.others, u.portion(p, from, end, [2]int{0, own}, [2]int{own + 1, ranks}))
+		u.others = append(u.others, u.portion(p, from, end, p.homes(c/p.parts)...))
 	}
 	return u
 }
@@ -211,6 +204,11 @@ func (p *pass) productsOf(c int) driver.Stream {
 func (p *pass) multiplyChunk(c int) error {
 	switch {
 	case c < p.chunks:
+		if group := c / p.parts; group > 0 && c%p.parts == 0 {
+			if err := p.productsOf(c).Wait(p.arrived[group-1]); err != nil {
+				return err
+			}
+		}
 		return p.multiply(Span{Name: "experts", Chunk: c}, p.productsOf(c), p.plan.others[c])
 	case !p.small:
 		return p.multiply(Span{Name: "own experts", Chunk: 1}, p.s, p.plan.own[1])

@@ -26,10 +26,10 @@ func (r *Rank) slotBytes(rows int) int64 {
 	return 4 * int64(rows*r.owner.Config().TopK)
 }
 
-// homes returns ranges of ranks whose tokens are in chunk c of this rank.
-func (p *pass) homes(c int) (list [][2]int) {
+// homes returns ranges of ranks whose tokens are in a group of this rank.
+func (p *pass) homes(group int) (list [][2]int) {
 	ranks, after := p.transport.Ranks(), p.transport.Rank()+1
-	first, end := after+exchange.First(ranks-1, p.chunks, c), after+exchange.First(ranks-1, p.chunks, c+1)
+	first, end := after+exchange.First(ranks-1, p.groups, group), after+exchange.First(ranks-1, p.groups, group+1)
 	if first < ranks {
 		list = append(list, [2]int{first, min(end, ranks)})
 	}
@@ -39,11 +39,11 @@ func (p *pass) homes(c int) (list [][2]int) {
 	return list
 }
 
-// sendsIn reports whether chunk c of one rank (parameter from) has the tokens of another.
-func (p *pass) sendsIn(c, from, to int) bool {
+// serves reports whether a group of one rank (parameter from) has the tokens of another.
+func (p *pass) serves(group, from, to int) bool {
 	ranks := p.transport.Ranks()
 	after := (to-from+ranks)%ranks - 1 // -1 for the rank itself
-	return exchange.First(ranks-1, p.chunks, c) <= after && after < exchange.First(ranks-1, p.chunks, c+1)
+	return exchange.First(ranks-1, p.groups, group) <= after && after < exchange.First(ranks-1, p.groups, group+1)
 }
 
 // sumsBack returns the exchange that sends the partial sums of a chunk home. The sums at the address
@@ -56,10 +56,10 @@ func (p *pass) sumsBack(c int, from, to driver.DevicePtr) Exchange {
 		out, in := each*p.rows[rank][own], each*p.rows[own][rank]
 		e.SendAt, e.ReceiveAt = append(e.SendAt, sent), append(e.ReceiveAt, received)
 		sent, received = sent+out, received+in
-		if !p.sendsIn(c, own, rank) {
+		if !p.serves(c, own, rank) {
 			out = 0
 		}
-		if !p.sendsIn(c, rank, own) {
+		if !p.serves(c, rank, own) {
 			in = 0
 		}
 		e.SendBytes, e.ReceiveBytes = append(e.SendBytes, out), append(e.ReceiveBytes, in)
