@@ -25,7 +25,7 @@ func (k *Kernel) place(label string) { k.add(Inst{Label: label}) }
 // reports whether a thread may take it: false if p is a constant that rules it out.
 func (k *Kernel) jump(id isa.ID, p Pred, not bool, args ...Operand) bool {
 	f := &isa.Table[id]
-	in := Inst{Form: f, Mods: k.mods(f), Args: args, pos: here()}
+	in := Inst{Form: f, Mods: k.mods(f), Args: args, pos: here(k.position())}
 	switch {
 	case k.guarded:
 		k.Errorf("%s is in a guarded body", f.Op)

@@ -22,8 +22,10 @@ type Kernel struct {
 	class  map[string]isa.Type
 	body   []Inst
 	args   []Operand // storage for the operands of instructions
-	errs   []error
-	hint   string
+	// positions is storage for the call stacks of the next instructions.
+	positions []position
+	errs      []error
+	hint      string
 
 	maxThreads, minCTAs, cluster int
 	sharedBase                   U32
@@ -69,7 +71,7 @@ func (k *Kernel) SetCluster(ctas int) { k.cluster = ctas }
 
 // Errorf records an error, with the Go line of the caller. Build returns it.
 func (k *Kernel) Errorf(format string, args ...any) {
-	k.errs = append(k.errs, fmt.Errorf("%s: %s", here().resolve(), fmt.Sprintf(format, args...)))
+	k.errs = append(k.errs, fmt.Errorf("%s: %s", here(new(position)).resolve(), fmt.Sprintf(format, args...)))
 }
 
 // newReg returns a new register of the class of type t. Its name begins with the prefix that
@@ -160,19 +162,19 @@ func setMod(f *isa.Form, m *isa.Mods, text string) bool {
 // op appends an instruction of a form, with the given modifiers and operands.
 func (k *Kernel) op(id isa.ID, mods []Mod, args ...Operand) {
 	f := &isa.Table[id]
-	k.emitAt(here(), f, k.mods(f, mods...), args)
+	k.emitAt(here(k.position()), f, k.mods(f, mods...), args)
 }
 
 // opTo appends an instruction whose first operand, the result, is a new register of type t.
 func (k *Kernel) opTo(id isa.ID, t isa.Type, mods []Mod, args ...Operand) val {
 	f, d := &isa.Table[id], k.result(t)
-	k.emitAt(here(), f, k.mods(f, mods...), append([]Operand{d.operand(t)}, args...))
+	k.emitAt(here(k.position()), f, k.mods(f, mods...), append([]Operand{d.operand(t)}, args...))
 	return d
 }
 
 // emit appends an instruction. It copies args.
 func (k *Kernel) emit(f *isa.Form, m isa.Mods, args ...Operand) {
-	k.emitAt(here(), f, m, args)
+	k.emitAt(here(k.position()), f, m, args)
 }
 
 func (k *Kernel) emitAt(pos *position, f *isa.Form, m isa.Mods, args []Operand) {

@@ -5,40 +5,25 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
-	"sync"
 )
 
 // position is the Go call stack that emitted an instruction, as program counters, innermost first.
 type position [6]uintptr
 
-// callStack has the return addresses of a stack, innermost first. A position follows from them: they
-// reach further out than the frames of a position and the frames that function here leaves out.
-type callStack [12]uintptr
-
-// positions has the position of every call stack that has emitted an instruction. runtime.Callers is
-// slow, because it looks up inlined calls, and kernels emit most instructions from few places.
-var positions = struct {
-	sync.RWMutex
-	of map[callStack]*position
-}{of: map[callStack]*position{}}
-
-// here returns the call stack, starting at the caller of the function that called function here.
-func here() *position {
-	var stack callStack
-	returns(&stack)
-	positions.RLock()
-	p := positions.of[stack]
-	positions.RUnlock()
-	if p != nil {
-		return p
-	}
-	p = new(position)
+// here records the call stack, starting at the caller of the function that called function here.
+func here(p *position) *position {
 	runtime.Callers(3, p[:])
-	if stack != (callStack{}) {
-		positions.Lock()
-		positions.of[stack] = p
-		positions.Unlock()
+	return p
+}
+
+// position returns storage for the position of one instruction. It takes the storage from a slice
+// that has room for many positions.
+func (k *Kernel) position() *position {
+	if len(k.positions) == 0 {
+		k.positions = make([]position, 256)
 	}
+	p := &k.positions[0]
+	k.positions = k.positions[1:]
 	return p
 }
 

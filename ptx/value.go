@@ -20,7 +20,7 @@ type val struct {
 
 // noVal returns a missing value. The text says why it is missing.
 func noVal(format string, args ...any) val {
-	why := fmt.Sprintf(format, args...) + " (" + here().resolve().String() + ")"
+	why := fmt.Sprintf(format, args...) + " (" + here(new(position)).resolve().String() + ")"
 	return val{why: &why}
 }
 
