@@ -296,10 +296,14 @@ func TestBackwardFrozen(t *testing.T) {
 				continue
 			}
 			for i, x := range v.Bits {
-				require.Equal(t, reference.Poison, x, "%s alone wrote %s, at %d", name, other, i)
+				if x != reference.Poison {
+					require.Equal(t, reference.Poison, x, "%s alone wrote %s, at %d", name, other, i)
+				}
 			}
 			for i, x := range v.F32 {
-				require.Equal(t, uint32(math.MaxUint32), math.Float32bits(x), "%s alone wrote %s, at %d", name, other, i)
+				if bits := math.Float32bits(x); bits != math.MaxUint32 {
+					require.Equal(t, uint32(math.MaxUint32), bits, "%s alone wrote %s, at %d", name, other, i)
+				}
 			}
 		}
 	}
