@@ -29,9 +29,10 @@ type Options struct {
 	Config moe.Config
 	// MaxTokens is the largest number of tokens that a rank has in one pass.
 	MaxTokens int
-	// Chunks is the number of chunks of each rank's experts. The rows of a chunk go home while the
-	// next chunk is multiplied. If Chunks is 0, each pass chooses it by the number of tokens. The
-	// bits of results do not depend on it.
+	// Chunks is the number of chunks in which each rank multiplies the tokens of other ranks. The rows of a
+	// chunk go home while the next chunk is multiplied. With more than two ranks, and with PartialSums, a
+	// pass may have fewer chunks, see Groups. If Chunks is 0, each pass chooses it by the number of tokens.
+	// The bits of results do not depend on it.
 	Chunks int
 	// PartialSums lets a rank send the sum of its rows of Y for each token of another rank, and not the
 	// rows. Backward does the same with the rows of dX. Fewer bytes move, but the last bits of O and DX are

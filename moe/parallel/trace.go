@@ -14,7 +14,7 @@ type Span struct {
 	// backward pass it can also be "shared experts", "losses", "dH", "scores", "logits", "dW2, dX",
 	// "dW1", "router", "partials", "biases" or "router bias".
 	Name string
-	// Chunk is the number of the chunk of experts.
+	// Chunk is the number of the chunk, or of the group of ranks whose tokens arrive.
 	Chunk int
 	// Side reports whether the span is on the stream of exchanges.
 	Side bool

@@ -80,12 +80,12 @@ type Step struct {
 	// "shared experts", "losses", "scores", "logits", "router", "partials", "biases" and "router
 	// bias".
 	Phase string
-	// Chunk is the number, from 0, of the chunk of experts whose rows are exchanged. It is 0 in
-	// phases without chunks.
+	// Chunk is the number, from 0, of the chunk whose rows go home, or of the group of ranks whose
+	// tokens arrive in phase "dispatch". It is 0 in other phases.
 	Chunk int
 }
 
-// String returns "dispatch", or "return, chunk 0" for a phase with chunks.
+// String returns "dispatch", "dispatch, chunk 1" for a later group, or "return, chunk 0".
 func (s Step) String() string {
 	if s.Phase != "return" && s.Chunk == 0 {
 		return s.Phase
