@@ -11,12 +11,12 @@ import (
 
 // This file has the code that the up-projection and the down-projection of a single token share if
 // the weights are packed. The weights are then units of package fragments. A slice is 16 rows of a
-// unit. A warp multiplies slices by the token: it loads the codes from global memory to registers,
-// several blocks ahead, and multiplies by mma.sync. The units are laid out for operand A of wgmma,
-// and a lane has the same elements of operand A in mma.sync.
+// unit. A warp multiplies slices by the token: it loads the codes from global memory to registers or to
+// a ring of its own, several blocks ahead, and multiplies by mma.sync. The units are laid out for operand
+// A of wgmma, and a lane has the same elements of operand A in mma.sync.
 
 const (
-	sliceRows = 16
+	sliceRows = fragments.SliceRows
 	// slicesOfUnit is the number of slices of a unit.
 	slicesOfUnit = fragments.Rows / sliceRows
 	// aheadWords is the number of 32-bit registers for blocks that are loaded ahead.
@@ -136,8 +136,13 @@ type slicesOf struct {
 }
 
 // multiply multiplies each of the CTA's slices by the token. It first starts to load weights, and then
-// calls begin. When begin returns, the token's data must be in shared memory.
-func (p *unitSingle) multiply(of slicesOf, begin func()) {
+// calls begin. When begin returns, the token's data must be in shared memory. most bounds the blocks that a
+// warp with a ring loads ahead.
+func (p *unitSingle) multiply(of slicesOf, most int, begin func()) {
+	if p.hasRings() {
+		p.multiplyByRings(of, most, begin)
+		return
+	}
 	k, el := p.k, element.Of(p.Config)
 	blocks := make([]blockRegs, max(1, min(p.m.Blocks(), aheadWords/(p.m.CodeWords()+p.m.ScaleWords()))))
 	loading, computing := p.cursor(), p.cursor()

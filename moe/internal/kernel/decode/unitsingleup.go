@@ -36,6 +36,8 @@ func (u SingleUnitsUp) Build() (*jit.Kernel[SingleUpArgs], error) {
 	k.GridDepLaunch()
 	c.choose() // ends with a barrier
 
+	// The number of blocks that a warp with a ring loads ahead: with more a pass takes longer.
+	const ahead = 8
 	ctas, first := k.NctaidX(), k.CtaidX()
 	slot := func(slice ptx.U32) (slot, rest ptx.U32) { // the slot of a slice of the CTA, and the slice's number in its expert
 		number := first.Add(slice.Mul(ctas))
@@ -64,7 +66,7 @@ func (u SingleUnitsUp) Build() (*jit.Kernel[SingleUpArgs], error) {
 			of, neuron, rows := neurons(slice)
 			k.If(p.lane.AndI(3).EqI(0), func() { u.store(&p, of, neuron, rows, sums, a, h) })
 		},
-	}, func() {})
+	}, ahead, func() {})
 	return k.Build()
 }
 
