@@ -146,7 +146,7 @@ var spilling = []struct {
 	{`decode-units-tiny-up`, 0, func(c spec.Config) bool { return c.NumExperts > 512 }, 36},
 	{`drouter-extra`, 0, func(c spec.Config) bool { return c.TopK > 16 }, 84},
 	// Warps multiply the last block of an odd number while all sums occupy registers.
-	{`decode-units-down`, 0, func(c spec.Config) bool { return c.Weights == "mxfp4" && c.Bias }, 4},
+	{`decode-units-(up|down)`, 0, func(c spec.Config) bool { return c.Weights == "mxfp4" && c.Bias }, 4},
 	// The kernel loads the rows of all experts of a token at the same time.
 	{`aggregate`, 0, func(c spec.Config) bool { return c.TopK > 16 }, 8},
 	{`aggregate-early`, 0, func(c spec.Config) bool { return c.TopK == 16 }, 4},

@@ -59,6 +59,7 @@ var Layers = []Layer{
 		Type: spec.F16, Logits: spec.F16}},
 	{Name: "mxfp4", Inference: true, Config: spec.Config{Hidden: 2880, Intermediate: 2880, NumExperts: 32, TopK: 4, GateUp: spec.Interleaved, Bias: true,
 		Activation: spec.SwiGLUOAI, Alpha: 1.702, Limit: 7, Weights: "mxfp4"}},
+	{Name: "mxfp4-single", Inference: true, Config: spec.Config{Hidden: 2048, Intermediate: 768, NumExperts: 128, TopK: 8, Weights: "mxfp4"}},
 	{Name: "fp8", Inference: true, Config: spec.Config{Hidden: 720, Intermediate: 336, NumExperts: 999, TopK: 8, GateUp: spec.Apart, Weights: "fp8"}},
 	{Name: "fp8-ue8m0", Inference: true, Config: spec.Config{Hidden: 7168, Intermediate: 2048, NumExperts: 256, TopK: 8, Weights: "fp8-ue8m0"}},
 	{Name: "int4-g32", Inference: true, Config: spec.Config{Hidden: 7168, Intermediate: 2048, NumExperts: 384, TopK: 8, Weights: "int4-g32"}},
