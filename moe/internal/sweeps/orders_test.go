@@ -220,14 +220,14 @@ func (p passes) lean(tr *trial.Trial) {
 // trains reports whether the layer has a backward pass. A layer with a table of adapters has none.
 func (p passes) trains() bool { return p.layer.Config().LoRAAdapters == 0 }
 
-// backward runs three backward passes after forward: with the layer's routing, with losses on the
+// backward runs at least three backward passes after forward: with the layer's routing, with losses on the
 // logits, and with given experts. Pass i writes gradients in mode first + i: odd modes write FP32
 // weight gradients, and modes 2 and 3 of each four accumulate.
 func (p passes) backward(tr *trial.Trial, first int) {
 	c := p.layer.Config()
 	list := []func(driver.Stream, moe.BackwardArgs) error{tr.Call().Backward, tr.Call().Backward, tr.Call().BackwardExperts}
-	if spec.PadsRank(c) {
-		list = append(list, tr.Call().Backward) // no other layer runs the fourth mode of its kernels
+	if c.LoRARank > 0 {
+		list = append(list, tr.Call().Backward) // few layers have adapters, so each runs all four modes
 	}
 	for i, pass := range list {
 		kind := first + i
