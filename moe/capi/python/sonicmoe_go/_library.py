@@ -189,6 +189,11 @@ class Config:
         """The width of h, which is also the number of rows of w1 of an expert."""
         return self.intermediate * (2 if self.gated else 1)
 
+    @property
+    def lora_u_width(self) -> int:
+        """The numbers of lora_u for each row of h, see sonicmoe.h."""
+        return 2 * -(-self.lora_rank // 8) * 8
+
 
 def _quant_method(config: str) -> str:
     """Returns the format of quantised weights that a config.json names, or "" if it names none."""

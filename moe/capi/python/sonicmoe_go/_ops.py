@@ -50,9 +50,9 @@ def _new_logits(c: Config, x: Tensor) -> Tensor:
 
 
 def _new_h(c: Config, x: Tensor, rows: int) -> Weights:
-    """Allocates h, and h of the shared experts."""
+    """Allocates h, which lora_u follows in the same tensor, and h of the shared experts."""
     wide = c.h_width * c.shared_experts
-    return x.new_empty((rows, c.h_width)), x.new_empty((x.shape[0], wide)) if wide else None
+    return x.new_empty((rows, c.h_width + c.lora_u_width)), x.new_empty((x.shape[0], wide)) if wide else None
 
 
 def _outputs(c: Config, x: Tensor, save: bool, logits: bool, rows: int | None) -> Weights:

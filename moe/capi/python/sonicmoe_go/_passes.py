@@ -75,6 +75,13 @@ def room(l: Layer, tokens: int, entries: int, inner_routing: bool) -> tuple[int,
     return need, need + 2 * (4 * tokens * l.config.top_k + 15 & -16) if inner_routing else need
 
 
+def _lora_u(l: Layer, h: Tensor | None, at: int) -> int:
+    """Returns the address of lora_u, which follows H's rows in the tensor h, whose address is at. It
+    is 0 in a layer without an adapter."""
+    c = l.config
+    return at + h.shape[0] * c.h_width * h.itemsize if c.lora_rank and h is not None else 0
+
+
 def forward(
     l: Layer, routed: bool, x, weights: Weights, scores, expert_ids, logits, o, h, shared_h, *,
     tokens=None, list_ids=None, list_scores=None, seed=0, units=None, adapter_ids=None, lora_scales=None,
@@ -90,13 +97,13 @@ def forward(
     each = (whole - need) // 2
     workspace = torch.empty(whole, dtype=torch.uint8, device=x.device)
     with place(l, x) as p:
-        routing, scratch = p.read if routed else p.written, p.written(workspace)
+        routing, scratch, at = p.read if routed else p.written, p.written(workspace), p.written(h)
         l.forward(
             _packed(
                 _table.FORWARD, _FORWARD, tokens=t, stream=p.stream, workspace=scratch, workspace_bytes=need, x=p.read(x),
                 scores=scratch + need if scores is None else routing(scores),
                 expert_ids=scratch + need + each if scores is None else routing(expert_ids),
-                logits=p.written(logits), o=p.written(o), h=p.written(h), shared_h=p.written(shared_h), entries=entries,
+                logits=p.written(logits), o=p.written(o), h=at, lora_u=_lora_u(l, h, at), shared_h=p.written(shared_h), entries=entries,
                 token_indices=routing(tokens), list_expert_ids=p.written(list_ids), list_scores=p.written(list_scores),
                 seed=seed & 2**64 - 1, units=p.read(units), units_bytes=0 if units is None else units.numel(),
                 adapter_ids=p.read(adapter_ids), lora_scales=p.read(lora_scales), **dict(zip(WEIGHTS, p.read_all(weights))),
@@ -127,6 +134,7 @@ def backward(
     workspace = torch.empty(need, dtype=torch.uint8, device=x.device)
     with place(l, x) as p:
         given = {name: at for name, at in zip(WEIGHTS, p.read_all(weights)) if name in BACKWARD}
+        at = p.read(h)
         for name, g, added in zip(WEIGHTS, gradients, into, strict=True):
             to = g if added is None else added
             if to is not None:
@@ -134,8 +142,8 @@ def backward(
         l.backward(
             _packed(
                 _table.BACKWARD, _BACKWARD, tokens=x.shape[0], stream=p.stream, workspace=p.written(workspace), workspace_bytes=need,
-                x=p.read(x), scores=p.read(scores), expert_ids=p.read(expert_ids), logits=p.read(logits), d_o=p.read(d_o), h=p.read(h),
-                shared_h=p.read(shared_h), dx=p.written(dx), d_scores=p.written(d_scores), d_logits=p.read(d_logits),
+                x=p.read(x), scores=p.read(scores), expert_ids=p.read(expert_ids), logits=p.read(logits), d_o=p.read(d_o), h=at,
+                lora_u=_lora_u(l, h, at), shared_h=p.read(shared_h), dx=p.written(dx), d_scores=p.written(d_scores), d_logits=p.read(d_logits),
                 balance=balance, z_loss=z_loss, sequence=sequence, entries=_entries(tokens), token_indices=p.read(tokens),
                 list_expert_ids=p.read(list_ids), list_scores=p.read(list_scores), **given,
             ),

@@ -208,7 +208,7 @@ class Training:
         row = c.h_width * width
         parts = [("h", 0, row) if listed else ("h", c.top_k * row, 0)]
         if c.lora_rank:  # backward is faster if it need not compute these products again
-            u = 2 * -(-c.lora_rank // 8) * 8 * width  # see lora_u in sonicmoe.h
+            u = c.lora_u_width * width
             parts.append(("lora_u", 0, u) if listed else ("lora_u", c.top_k * u, 0))
         if c.shared_experts:
             parts.append(("shared_h", c.shared_experts * row, 0))

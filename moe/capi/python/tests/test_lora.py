@@ -373,7 +373,7 @@ def test_a_table_of_adapters(device, order):
 @pytest.mark.parametrize("routed", [False, True])
 def test_training_keeps_the_first_product(monkeypatch, routed, shared):
     """A training pass that the library reads from tensors must keep lora_u, and have the gradients of
-    one that does not. Only that of lora_b2 differs in its rounding."""
+    the operators, which keep it too."""
     import standin
 
     config, how, ts = dataclasses.replace(CONFIG, shared_experts=shared), {}, given("cpu")
@@ -394,7 +394,5 @@ def test_training_keeps_the_first_product(monkeypatch, routed, shared):
     want = gradients()
     passes = standin.use(monkeypatch)
     got = gradients()
-    a, b = got.pop("lora_b2").float(), want.pop("lora_b2").float()
-    assert 0 < (a - b).norm() < 0.01 * b.norm()
     assert all(torch.equal(g, want[name]) for name, g in got.items())
     assert len(passes) == 2 and passes[0][1]["lora_u"] == passes[1][1]["lora_u"] != 0

@@ -133,9 +133,4 @@ def test_balance_of_sequences(tmp_path):
 def test_adapter_of_packed_experts(tmp_path):
     want = of.step(of.adapted(), *of.inputs(0, 0))
     assert sum("lora" in name for name in want) == 4 and all(want[n].any() for n in want if "lora" in n)
-    got = run("adapter", 2, tmp_path)
-    # On the emulated device one process keeps no lora_u, which changes the rounding of this gradient.
-    name = "experts.down_proj_lora_B"
-    one, parts = want.pop(name), torch.cat([g.pop(name) for g in got])
-    assert (parts - one).norm() < 0.01 * one.norm()
-    same(got, want)
+    same(run("adapter", 2, tmp_path), want)
