@@ -101,8 +101,8 @@ func (p *pass) rowsBefore(expert int) int64 {
 	return p.madeBefore[expert-first]
 }
 
-// largePacked returns the largest number of rows that a pass packs to send them home if it is not small. As
-// many go home from a rank with a third more than the mean if there are four ranks.
+// largePacked returns the largest number of rows that a pass packs to send them home if it is not small.
+// With four ranks this is a third more than a rank sends on average.
 func (r *Rank) largePacked() int { return r.MaxTokens * r.Config.TopK }
 
 // packedRows returns the largest number of rows that any pass packs to send them home.
