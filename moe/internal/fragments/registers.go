@@ -70,37 +70,6 @@ func (l Lane) Resume(at ptx.Shared, words []ptx.U32) Block {
 	return b
 }
 
-// CodeWords returns the number of 32-bit words that a lane loads for the codes of a block. ScaleWords
-// returns the number of words for the scales and zero points.
-func (f Format) CodeWords() int  { return KTiles * f.codeBytes() / planeBytes * loadBytes / 4 }
-func (f Format) ScaleWords() int { return f.scaleWords() }
-
-// CodesAt and ScalesAt return the addresses of a lane's codes and scales in a block in global memory.
-func (l Lane) CodesAt(block ptx.Global) ptx.Global  { return block.Plus(l.codesOf.U64()) }
-func (l Lane) ScalesAt(block ptx.Global) ptx.Global { return block.Plus(l.scalesOf.U64()) }
-
-// Load loads a lane's words of a block from global memory. codes and scales are the addresses that
-// CodesAt and ScalesAt return.
-func (f Format) Load(codes, scales ptx.Global) (words, factors []ptx.U32) {
-	for i := 0; i < f.CodeWords(); i += loadBytes / 4 {
-		words = append(words, ptx.LdGlobalVec[ptx.U32](codes.At(i/(loadBytes/4)*planeBytes), loadBytes/4, ".nc")...)
-	}
-	for each, i := min(planeWords, f.scaleWords()), 0; i < f.scaleWords(); i += each {
-		at := scales.At(4 * i * rowPairs)
-		if each == 1 {
-			factors = append(factors, ptx.LdGlobal[ptx.U32](at, ".nc"))
-		} else {
-			factors = append(factors, ptx.LdGlobalVec[ptx.U32](at, each, ".nc")...)
-		}
-	}
-	return words, factors
-}
-
-// Loaded returns a block whose words [Format.Load] has loaded.
-func Loaded(k *ptx.Kernel, f Format, codes, factors []ptx.U32) *Block {
-	return &Block{Lane: Lane{Format: f, k: k}, codes: codes, factors: factors, isLoaded: true}
-}
-
 // loadFactors loads the planes of scales and zero points that no k-tile before this one needs.
 func (b *Block) loadFactors(kTile int) {
 	if b.isLoaded || len(b.factors) <= planeWords {

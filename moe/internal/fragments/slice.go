@@ -19,7 +19,7 @@ func NewSlice(k *ptx.Kernel, f Format, lane ptx.U32) Slice { return Slice{f, k, 
 func (s Slice) scaleBytes() int { return SliceRows / 2 * 4 * min(planeWords, s.scaleWords()) }
 
 // codePlanes returns the number of times that a lane loads codes. scalePlanes returns it for scales.
-func (s Slice) codePlanes() int  { return s.CodeWords() * 4 / loadBytes }
+func (s Slice) codePlanes() int  { return KTiles * s.codeBytes() / planeBytes }
 func (s Slice) scalePlanes() int { return max(1, s.scaleWords()/planeWords) }
 
 // Bytes returns the size of the slice of a block in shared memory: codes, then scales.

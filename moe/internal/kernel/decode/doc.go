@@ -30,8 +30,8 @@
 // For up to 8 tokens each warp multiplies its 16 rows by mma.sync, which takes fewer instructions.
 // Wide CTAs of three warpgroups multiply each unpacked weight by up to 128 tokens, unpack each step of
 // 16 columns while the wgmma of the step before runs, and store their results by TMA. They serve
-// batches of any size. For a single token each warp copies the codes of its 16 rows to a ring of its
-// own in shared memory, or loads them to registers, and multiplies by mma.sync.
+// batches of any size. For a single token each warp copies the codes of its 16 rows by cp.async to a
+// ring of its own in shared memory, and multiplies by mma.sync.
 //
 // Sums run over the same steps of 16 in the same order as in the kernels of large batches, and give
 // the same bits.

@@ -107,3 +107,10 @@ func (l wideLoop) kTile(unpack func(step int) []ptx.U32, tokens tile.Descriptor,
 	}
 	l.K.WgmmaCommit()
 }
+
+func values(vars []*ptx.Var[ptx.U32]) (list []ptx.U32) {
+	for _, v := range vars {
+		list = append(list, v.Get())
+	}
+	return list
+}

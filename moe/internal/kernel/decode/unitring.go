@@ -1,18 +1,11 @@
 package decode
 
 import (
-	"sonicmoe/internal/spec"
 	"sonicmoe/jit/tile"
 	"sonicmoe/moe/internal/element"
 	"sonicmoe/moe/internal/fragments"
 	"sonicmoe/ptx"
 )
-
-// hasRings reports whether each warp copies its blocks to a ring in shared memory. In the other formats
-// it loads them to registers: experiments.md of the benchmarks has the figures.
-func (p *unitSingle) hasRings() bool {
-	return p.Type != spec.F16 && (p.m.Code == spec.E2M1 || p.m.Code == spec.Int4 && p.m.Packing.Columns == 32)
-}
 
 // unitRing is the ring of blocks of a warp in shared memory. Registers would not do in its place, because
 // the assembler waits for all loads to registers of a loop at once.
@@ -80,9 +73,10 @@ func (r unitRing) next() *fragments.Block {
 	return b
 }
 
-// multiplyByRings does the same as multiply for a format with rings. A warp loads at most a number of
-// blocks ahead.
-func (p *unitSingle) multiplyByRings(of slicesOf, most int, begin func()) {
+// multiply multiplies each of the CTA's slices by the token. It first starts to load weights, at most a
+// number of blocks for each warp, and then calls begin. When begin returns, the token's data must be in
+// shared memory.
+func (p *unitSingle) multiply(of slicesOf, most int, begin func()) {
 	k, r := p.k, p.newRing(of, most)
 	slice := ptx.NewVar(k, p.warp)
 	r.find(slice.Get())

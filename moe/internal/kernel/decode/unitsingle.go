@@ -3,7 +3,6 @@ package decode
 import (
 	"sonicmoe/internal/spec"
 	"sonicmoe/jit/tile"
-	"sonicmoe/moe/internal/element"
 	"sonicmoe/moe/internal/fragments"
 	"sonicmoe/moe/internal/route/choose"
 	"sonicmoe/ptx"
@@ -11,16 +10,14 @@ import (
 
 // This file has the code that the up-projection and the down-projection of a single token share if
 // the weights are packed. The weights are then units of package fragments. A slice is 16 rows of a
-// unit. A warp multiplies slices by the token: it loads the codes from global memory to registers or to
-// a ring of its own, several blocks ahead, and multiplies by mma.sync. The units are laid out for operand
-// A of wgmma, and a lane has the same elements of operand A in mma.sync.
+// unit. A warp multiplies slices by the token: it copies the codes to a ring of its own in shared memory,
+// several blocks ahead, and multiplies by mma.sync. The units are laid out for operand A of wgmma, and a
+// lane has the same elements of operand A in mma.sync.
 
 const (
 	sliceRows = fragments.SliceRows
 	// slicesOfUnit is the number of slices of a unit.
 	slicesOfUnit = fragments.Rows / sliceRows
-	// aheadWords is the number of 32-bit registers for blocks that are loaded ahead.
-	aheadWords = 64
 	// blockColumns is the number of columns of a block. blockBytes is the size of as many elements of
 	// the token.
 	blockColumns = fragments.Columns
@@ -32,7 +29,7 @@ const (
 // because the kernels with tiny CTAs are faster otherwise: experiments.md of the benchmarks has the
 // figures. The activations of all experts of the token must fit in the shared memory of a CTA.
 func HasSingleUnits(c spec.Config) bool {
-	const most = 128 << 10
+	const most = 96 << 10
 	return choose.HasSingle(c) && spec.IsPacked(c) && c.Hidden <= evenSMs*sliceRows && c.TopK*fragments.Blocks(c.Intermediate)*blockBytes <= most
 }
 
@@ -104,24 +101,6 @@ func (p *unitSingle) stage(from ptx.Global, rows, elements int) {
 	}
 }
 
-// cursor is a position in the blocks of a warp's slices.
-type cursor struct{ slice, block *ptx.Var[ptx.U32] }
-
-func (p *unitSingle) cursor() cursor {
-	return cursor{ptx.NewVar(p.k, p.warp), ptx.NewVar(p.k, ptx.Uint(0))}
-}
-
-// advance moves the cursor to the next block. After the last block of a slice it calls done, and then
-// moves to the warp's next slice.
-func (p *unitSingle) advance(c cursor, done func()) {
-	c.block.Set(c.block.Get().AddI(1))
-	p.k.If(c.block.Get().EqI(p.m.Blocks()), func() {
-		done()
-		c.block.Set(ptx.Uint(0))
-		c.slice.Set(c.slice.Get().AddI(p.warps))
-	})
-}
-
 // slicesOf describes the slices of a CTA, which are numbered from 0 to count-1.
 type slicesOf struct {
 	count ptx.U32
@@ -133,97 +112,4 @@ type slicesOf struct {
 	// these rows.
 	start func(slice ptx.U32) [2]ptx.F32
 	store func(slice ptx.U32, sums [2]ptx.F32)
-}
-
-// multiply multiplies each of the CTA's slices by the token. It first starts to load weights, and then
-// calls begin. When begin returns, the token's data must be in shared memory. most bounds the blocks that a
-// warp with a ring loads ahead.
-func (p *unitSingle) multiply(of slicesOf, most int, begin func()) {
-	if p.hasRings() {
-		p.multiplyByRings(of, most, begin)
-		return
-	}
-	k, el := p.k, element.Of(p.Config)
-	blocks := make([]blockRegs, max(1, min(p.m.Blocks(), aheadWords/(p.m.CodeWords()+p.m.ScaleWords()))))
-	loading, computing := p.cursor(), p.cursor()
-	loads := unitLoads{p, of, loading, ptx.NewVars(k, 2, ptx.Long(0))}
-	loads.find()
-	for i := range blocks {
-		blocks[i] = blockRegs{ptx.NewVars(k, p.m.CodeWords(), ptx.Uint(0)), ptx.NewVars(k, p.m.ScaleWords(), ptx.Uint(0))}
-		loads.load(blocks[i])
-	}
-	begin()
-	acc := k.Accumulators(tile.WarpSums)
-	quad := p.lane.AndI(3).MulI(tile.RowBytes / 4)
-	k.Loop(func() {
-		for _, s := range blocks {
-			slice, block := computing.slice.Copy(), computing.block.Get()
-			k.BreakIf(slice.Ge(of.count))
-			k.If(block.EqI(0), func() {
-				for i, from := range of.start(slice) {
-					ptx.VarOf(acc[2*i]).Set(from)
-					ptx.VarOf(acc[2*i+1]).Set(from)
-				}
-			})
-			weights := fragments.Loaded(k, p.m.Format, values(s.codes), values(s.factors))
-			token := p.tokens.Plus(of.row(slice).MulI(p.m.Blocks()).Add(block).MulI(blockBytes).Add(quad))
-			for kt := range fragments.KTiles {
-				var b []ptx.U32
-				for i := 0; i < tile.RowBytes/4; i += tile.CopyBytes {
-					b = append(b, ptx.LdSharedVec[ptx.U32](token.At(kt*tile.RowBytes+i), 4)...)
-				}
-				for step, a := range weights.KTile(kt) {
-					el.Mma(k, acc, a, b[2*step:][:2])
-				}
-			}
-			loads.load(s)
-			p.advance(computing, func() { of.store(slice, [2]ptx.F32{acc[0], acc[2]}) })
-		}
-	})
-}
-
-// blockRegs has the lane's part of a block: codes and factors.
-type blockRegs struct{ codes, factors []*ptx.Var[ptx.U32] }
-
-// unitLoads loads the blocks of a warp's slices to registers, one after another.
-type unitLoads struct {
-	*unitSingle
-	of   slicesOf
-	next cursor
-	// from has the addresses of the lane's codes and scales in the next block.
-	from []*ptx.Var[ptx.U64]
-}
-
-// find sets the addresses for the first block of the next slice.
-func (l *unitLoads) find() {
-	l.k.If(l.next.slice.Get().Lt(l.of.count), func() {
-		expert, unit, quarter := l.of.place(l.next.slice.Get())
-		lane := fragments.NewLane(l.k, l.m.Format, quarter.MulI(lanesOfWarp).Add(l.lane))
-		at := l.at.Index(expert.MulI(l.m.Units).Add(unit), l.m.UnitBytes())
-		l.from[0].Set(lane.CodesAt(at).Addr())
-		l.from[1].Set(lane.ScalesAt(at).Addr())
-	})
-}
-
-// load loads the next block, if there is one.
-func (l *unitLoads) load(to blockRegs) {
-	l.k.If(l.next.slice.Get().Lt(l.of.count), func() {
-		codes, factors := l.m.Load(ptx.GlobalAt(l.from[0].Get()), ptx.GlobalAt(l.from[1].Get()))
-		ptx.SetAll(to.codes, codes)
-		ptx.SetAll(to.factors, factors)
-		for _, at := range l.from {
-			at.Set(at.Get().AddI(l.m.BlockBytes()))
-		}
-		l.advance(l.next, func() {})
-		l.k.If(l.next.block.Get().EqI(0), l.find)
-	})
-}
-
-const lanesOfWarp = 32
-
-func values(vars []*ptx.Var[ptx.U32]) (list []ptx.U32) {
-	for _, v := range vars {
-		list = append(list, v.Get())
-	}
-	return list
 }

@@ -25,14 +25,14 @@ func (d SingleUnitsDown) Build() (*jit.Kernel[SingleDownArgs], error) {
 	k := jit.NewBuilder[SingleDownArgs]("moe_single_units_down", 32*warps, 1)
 	k.SetGrid(func(_ *SingleDownArgs, sms int) gpu.Dim3 { return singleGrid(items, sms) })
 
-	// Operands. A and, with some formats, the rings of W2 lie in shared memory.
+	// Operands. A and the rings of W2 lie in shared memory.
 	p := newUnitSingle(k.Kernel, d.Config, fragments.W2(d.Config), k.Ptr(&k.Args.W2), warps, d.TopK)
 	chosen, scores, a := k.Ptr(&k.Args.Chosen), k.Ptr(&k.Args.Scores), k.Ptr(&k.Args.A)
 	s := singleSum{single: p.single, singleTerms: SingleDown(d).terms(k), scores: p.cta.Shared("scores", 4*d.TopK, 4), y: p.cta.Shared("y", tile.ElementBytes*most*sliceRows*d.TopK, 4)}
 	s.receive(chosen)
 
 	// All warps load and multiply. The first loads start before the up-projection has ended.
-	const ahead = 3 // blocks that a warp with a ring loads ahead
+	const ahead = 3 // blocks of a warp
 	ctas, meet := k.NctaidX(), func() { k.BarSync(ptx.Uint(0)) }
 	isFirst := ptx.NewVar(k.Kernel, ptx.Uint(1))
 	score := ptx.NewVar(k.Kernel, ptx.Float(0)) // of the slot with the thread's number
