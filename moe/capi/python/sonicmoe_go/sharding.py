@@ -22,6 +22,15 @@ def shard_experts(module: nn.Module, mesh, *, max_tokens: int, chunks: int = 0, 
     with the placement Shard(0), so torch.distributed.checkpoint saves them on one number of ranks
     and loads them on another. All other parameters stay as they are. See SonicMoE for the other
     arguments.
+
+    The gradients of a spread layer are complete: sums over the tokens of all ranks. FSDP and DDP must leave its
+    parameters out, because they would add these gradients, or give all ranks the experts of one:
+
+        spread = {p for m in model.modules() if isinstance(m, SonicMoE) for p in m.parameters()}
+        fully_shard(model, mesh=mesh, ignored_params=spread)
+        model.set_gradient_divide_factor(1.0)
+
+    All gradients are then sums over the ranks, if each rank divides its loss by the number of tokens of all ranks.
     """
     layers = [m for m in module.modules() if isinstance(m, SonicMoE)]
     if not layers:

@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as checkpoint
+from torch.distributed.fsdp import fully_shard
 
 import sonicmoe_go
 
@@ -112,6 +113,29 @@ def fresh(rank, ranks, folder):
     dist.all_reduce(layer.loads)
     want = x.float() @ layer.gate.weight.float().T
     return {"w1": layer.experts.gate_up_proj.detach(), "loads": layer.loads, "logits": (logits - want).abs().max() if len(x) else 0, "next": torch.rand(3)}
+
+
+class Between(torch.nn.Module):
+    """A layer between two linear modules."""
+
+    def __init__(self):
+        super().__init__()
+        self.moe = whole()
+        self.first, self.last = (torch.nn.Linear(SIZES["hidden"], SIZES["hidden"]).bfloat16() for _ in range(2))
+
+    def forward(self, x):
+        return self.last(x + self.moe(self.first(x)))
+
+
+def fsdp(rank, ranks, folder):
+    """Trains Between, whose linear modules FSDP shards, for one step. Returns whole gradients, but this rank's experts."""
+    mesh = dist.init_device_mesh("cpu", (ranks,))
+    model = sonicmoe_go.shard_experts(Between(), mesh, max_tokens=64)
+    fully_shard(model, mesh=mesh, ignored_params=set(model.moe.parameters()))
+    model.set_gradient_divide_factor(1.0)
+    model.set_force_sum_reduction_for_comms(True)  # gloo cannot divide
+    got = step(model, *inputs(rank, ranks))
+    return {name: local(t) if "experts" in name or not hasattr(t, "full_tensor") else t.full_tensor() for name, t in got.items()}
 
 
 LOSSES = dict(shared_experts=1, shared_gate=True, balance=0.1, z_loss=0.05)
