@@ -22,7 +22,7 @@ import (
 //	        DScores have read them; then the partial sums of the biases'
 //	        gradients, then of split weight gradients; then dX~
 //
-// The layer of a rank's experts computes dX~ between dW2 and dW1, in memory of the caller. The
+// The layer of a rank's experts computes dX~ before dW2, in memory of the caller. The
 // partial sums of the router's gradient use both pieces at the end of the pass, except the part
 // with the dense gradients of the logits. The backward pass of shared experts runs first and has
 // its own scratch memory in the two pieces.

@@ -59,7 +59,7 @@ func (q *queue) gradients(n work, b *BackwardArgs, w backwardWorkspace, routed b
 	r.padLoRA(&r.Weights, r.Workspace.Ptr, r.w.indices)
 	lora := r.hasLoRA()
 	r.when(lora, (*backwardRun).loraDO)
-	r.dH()
+	r.dH(r.tiles(0))
 	r.when(of.dScores || throughRouter, (*backwardRun).dScores)
 	r.when(throughRouter && !r.dense(), (*backwardRun).dLogits)
 	r.when(of.dB1, (*backwardRun).dB1)
@@ -100,11 +100,11 @@ func (r *backwardRun) planRows() {
 // number.
 func (r *backwardRun) tiles(which int64) gemm.TileArgs { return r.w.tiles(r.Workspace.Ptr, which) }
 
-// dH computes dH, A' and the partial sums of the scores' gradients.
-func (r *backwardRun) dH() {
+// dH computes dH, A' and the partial sums of the scores' gradients for the rows of a table.
+func (r *backwardRun) dH(tiles gemm.TileArgs) {
 	launch(r.queue, dh.Kernel, dh.Args{
 		DO: r.DO.Ptr, Gather: r.at(r.w.gather), W2: r.W2.Ptr, U: r.at(r.w.v), LoraA2: r.LoraA2.Ptr, H: r.H.Ptr, DH: r.at(r.w.dh), A: r.at(r.w.scaledA),
-		Scores: r.weights().Ptr, Pairs: r.at(r.w.pairs), DScorePartials: r.at(r.w.partial), ColumnSums: r.at(r.w.biasSums), Rows: r.rows, TileArgs: r.tiles(0),
+		Scores: r.weights().Ptr, Pairs: r.at(r.w.pairs), DScorePartials: r.at(r.w.partial), ColumnSums: r.at(r.w.biasSums), Rows: r.rows, TileArgs: tiles,
 	})
 }
 

@@ -51,7 +51,7 @@ func init() {
 		Check: (*Call).checkRanks, Split: (*Call).split, Entries: step(exchange.EntriesKernel), Shift: step(exchange.ShiftKernel), Rows: step(exchange.RowsKernel),
 		SumPlaces: step(exchange.SumPlacesKernel), Slots: step(exchange.SlotsKernel), SumRows: step(kernel.AggregateKernel), SumGradientRows: step(kernel.SumKernel),
 		Arrange: step(exchange.ArrangeKernel), Experts: (*Call).expertsOfRank, Sum: (*Call).sumRanks, Returned: (*Call).returned,
-		CheckBackward: (*Call).checkRanksBackward, GradientScores: (*Call).gradientScores, GradientRows: (*Call).gradientRows, GradientUp: (*Call).gradientUp, ExpertSums: (*Call).expertSums, NoWeights: (*Call).noWeights,
+		CheckBackward: (*Call).checkRanksBackward, GradientH: (*Call).gradientH, GradientScores: (*Call).gradientScores, GradientRows: (*Call).gradientRows, GradientWeights: (*Call).gradientWeights, ExpertSums: (*Call).expertSums, NoWeights: (*Call).noWeights,
 		GradientsReturned: (*Call).gradientsReturned, GradientLogits: (*Call).gradientLogits, GradientTokens: (*Call).gradientTokens,
 		RouterInputs: (*Call).routerInputs, BiasInputs: (*Call).biasInputs, GradientRouter: (*Call).gradientRouter, SumRouter: (*Call).sumRouter,
 		SharedRows: (*Call).sharedGradientRows, SharedPart: (*Call).sharedPart, AddParts: (*Call).addParts,

@@ -6,6 +6,7 @@ import (
 	"sonicmoe/driver"
 	"sonicmoe/internal/num"
 	"sonicmoe/internal/spec"
+	"sonicmoe/jit/gemm"
 	"sonicmoe/moe/internal/exchange"
 	"sonicmoe/moe/internal/gradient"
 	"sonicmoe/moe/internal/kernel"
@@ -68,15 +69,28 @@ func (q *queue) ranksRun(b *BackwardArgs) *backwardRun {
 	return &backwardRun{queue: q, BackwardArgs: *b, work: n, w: q.laidBackward(n).workspace, routed: q.layer.part == home}
 }
 
-// gradientScores queues dH of a rank's experts, the gradients of the scores, and db1. It returns the
-// address of these gradients, [L] f32 in the order of the list of L pairs.
+// gradientH queues dH of some rows of a rank's experts, or of all rows if the work has no table.
+func (c *Call) gradientH(s driver.Stream, b BackwardArgs, of exchange.Work) error {
+	return c.steps(s, func(q *queue) {
+		r := q.ranksRun(&b)
+		if !of.Later {
+			q.planEntries(r.work, r.List, r.Workspace.Ptr, r.w.indices)
+		}
+		r.weightsOfRank(&r.Weights, r.Workspace.Ptr, r.w.indices, of.Later)
+		r.when(r.hasLoRA(), (*backwardRun).loraDO)
+		tiles := r.tiles(0)
+		if of.Table != 0 {
+			tiles = gemm.TileArgs{Table: of.Table, RowPairs: of.RowPairs, Tickets: of.Tickets}
+		}
+		r.dH(tiles)
+	})
+}
+
+// gradientScores queues the gradients of the scores, and db1. It returns the address of the gradients of the
+// scores, [L] f32 in the order of the list of L pairs.
 func (c *Call) gradientScores(s driver.Stream, b BackwardArgs) (scores driver.DevicePtr, err error) {
 	err = c.steps(s, func(q *queue) {
 		r := q.ranksRun(&b)
-		q.planEntries(r.work, r.List, r.Workspace.Ptr, r.w.indices)
-		r.weightsOfRank(&r.Weights, r.Workspace.Ptr, r.w.indices, false)
-		r.when(r.hasLoRA(), (*backwardRun).loraDO)
-		r.dH()
 		r.dScores()
 		r.when(b.wanted().dB1, (*backwardRun).dB1)
 		scores = r.dScoresAt()
@@ -84,16 +98,14 @@ func (c *Call) gradientScores(s driver.Stream, b BackwardArgs) (scores driver.De
 	return scores, err
 }
 
-// gradientRows queues dW2 of a rank's experts, or the gradients of the adapter's factors for W2. Then it
-// queues the rows of dX, which go to the address dx. dlogits [L] f32, unless 0, has the gradients of the logits in the order of the list. router is the
+// gradientRows queues the rows of dX of a rank's experts, which go to the address dx. Before these it queues the
+// gradients of an adapter's factors for W2, whose inputs use the same memory. dlogits [L] f32, unless 0, has the gradients of the logits in the order of the list. router is the
 // address of the router's weights for the rank's first expert. The result has the row of each entry
 // of the list, [L] u32.
 func (c *Call) gradientRows(s driver.Stream, b BackwardArgs, dlogits, router, dx driver.DevicePtr) (inverse driver.DevicePtr, err error) {
 	err = c.steps(s, func(q *queue) {
 		r, want := q.ranksRun(&b), b.wanted()
 		r.weightsOfRank(&r.Weights, r.Workspace.Ptr, r.w.indices, true)
-		r.when(want.dW1 || want.dW2, (*backwardRun).planSplits)
-		r.when(want.dW2, (*backwardRun).dW2)
 		r.when(want.lora2, (*backwardRun).dLora2)
 		r.when(r.hasLoRA(), (*backwardRun).loraDH)
 		which := kernel.DXGivenKernel
@@ -130,11 +142,13 @@ func (r *backwardRun) byRow(values driver.DevicePtr) driver.DevicePtr {
 	return to
 }
 
-// gradientUp queues dW1 of a rank's experts, or the gradients of the adapter's factors for W1. It comes
-// after gradientRows, so that the rows of dX travel at the same time.
-func (c *Call) gradientUp(s driver.Stream, b BackwardArgs) error {
+// gradientWeights queues dW2 and dW1 of a rank's experts, or the gradients of the adapter's factors for W1. It
+// comes after gradientRows, so that the rows of dX travel at the same time.
+func (c *Call) gradientWeights(s driver.Stream, b BackwardArgs) error {
 	return c.steps(s, func(q *queue) {
 		r, want := q.ranksRun(&b), b.wanted()
+		r.when(want.dW1 || want.dW2, (*backwardRun).planSplits)
+		r.when(want.dW2, (*backwardRun).dW2)
 		r.when(want.dW1, (*backwardRun).dW1)
 		r.weightsOfRank(&r.Weights, r.Workspace.Ptr, r.w.indices, true)
 		r.when(want.lora1, (*backwardRun).dLora1)

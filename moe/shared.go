@@ -105,6 +105,6 @@ func (q *queue) sharedRun(tokens int, b *BackwardArgs, w backwardWorkspace) back
 func (r *backwardRun) sharedRows() {
 	of := r.wanted()
 	r.everyToken(r.X, r.Router, r.tokens, r.Workspace.Ptr, r.w.indices)
-	r.dH()
+	r.dH(r.tiles(0))
 	r.when(r.routed && (of.dX || of.dRouter), (*backwardRun).dScores)
 }

@@ -64,13 +64,13 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	flags := program.Flags()
 	device, dir, sizes := setup.DeviceFlag(flags), setup.CacheFlag(flags), setup.SizeFlags(flags, false)
 	j := job{out: stdout}
-	flags.IntVar(&j.ranks, "ranks", 0, "number of ranks in this process `N` (default: one for each GPU, or four emulated)")
-	flags.IntVar(&j.chunks, "chunks", 0, "number of chunks of a rank's experts `C`, whose rows go home while the next is multiplied (default: a choice by size)")
+	flags.IntVar(&j.ranks, "ranks", 0, "run `N` ranks in this process (default: one for each GPU, or four emulated)")
+	flags.IntVar(&j.chunks, "chunks", 0, "multiply the tokens of other ranks in `C` chunks; the rows of a chunk go home while the next chunk is multiplied (default: a choice by size)")
 	flags.IntVar(&j.runs, "runs", 10, "passes to time, of which the median counts")
 	flags.BoolVar(&j.timeline, "timeline", false, "draw a timeline of both passes for each rank")
 	flags.BoolVar(&j.sums, "partial-sums", false, "send a sum for each token and rank, and not a row for each of its experts (parallel.Options.PartialSums)")
 	flags.DurationVar(&j.deadline, "deadline", time.Minute, "longest time of a pass")
-	by := flags.String("transport", "local", "local (one process), nccl, or nccl-only, by which NCCL moves all bytes also on one host")
+	by := flags.String("transport", "local", "`way` the bytes move: local (between the devices of this process), nccl (between processes of torchrun, mpirun or Slurm, or the GPUs of this process: copies on one host, NCCL between hosts), or nccl-only (NCCL everywhere)")
 	if err := program.Parse(flags, args, stdout); err != nil || sizes.Listed(stdout) {
 		return err
 	}

@@ -28,7 +28,7 @@ func TestRanks(t *testing.T) {
 		require.Contains(t, out.String(), want)
 	}
 	require.Equal(t, 3, strings.Count(out.String(), "bits of one device"))
-	for _, of := range []string{"rank 1 forward: ", "rank 2 backward: ", "  experts       0 |", "  dispatch      0 |", "  dW1           0 |"} {
+	for _, of := range []string{"rank 1 forward: ", "rank 2 backward: ", "  experts       0 |", "  dispatch      0 |", "  dW2, dW1        0 |"} {
 		require.Contains(t, out.String(), of)
 	}
 	require.Empty(t, errs.String())

@@ -41,7 +41,9 @@ func (m *member) timelines(ctx context.Context, s driver.Stream) (string, error)
 // has the time of the pass, and how much of its exchanges the products hide.
 func draw(b *strings.Builder, title string, spans []parallel.Span) {
 	var end, moves, hidden time.Duration
+	longest := 12 // name
 	for _, s := range spans {
+		longest = max(longest, len(s.Name))
 		end = max(end, s.To)
 		if s.Moves {
 			moves += s.To - s.From
@@ -59,7 +61,7 @@ func draw(b *strings.Builder, title string, spans []parallel.Span) {
 			mark = "="
 		}
 		from, to := column(s.From, end), column(s.To, end)
-		fmt.Fprintf(b, "  %-12s %2d |%s%s%s| %8.3f to %8.3f ms\n", s.Name, s.Chunk, strings.Repeat(" ", from), strings.Repeat(mark, max(1, to-from)),
+		fmt.Fprintf(b, "  %-*s %2d |%s%s%s| %8.3f to %8.3f ms\n", longest, s.Name, s.Chunk, strings.Repeat(" ", from), strings.Repeat(mark, max(1, to-from)),
 			strings.Repeat(" ", max(0, width-max(to, from+1))), ms(s.From), ms(s.To))
 	}
 }

@@ -103,20 +103,29 @@ func (p plan) over(ranks, tokens int, sums bool) spread {
 	own := p.Forward / time.Duration(2*ranks)
 	others := p.Forward - 2*own
 	earlier := others * time.Duration(chunks-1) / time.Duration(chunks)
-	for g := range groups { // the tokens of a group arrive behind the products of the groups before
-		arrived := time.Duration(float64(s.out.took()) * float64(g+1) / float64(groups))
-		s.left = max(s.left, arrived-own-others*time.Duration(g)/time.Duration(groups))
-	}
+	s.left = waits(s.out, groups, own, others)
 	s.left += max(0, part.took()-own, s.back.took()-own-earlier)
 	s.left = max(s.left, s.out.took()+s.back.took()-p.Forward) // rows follow tokens on the same way
 
 	words, router := toEach(ranks, pairs*4), toEach(ranks, float64(parallel.RouterBytes(c, ranks*tokens))/float64(ranks))
-	// dW1, a third of the products of a backward pass, hides the rows of dX.
-	s.grads, s.gradsLeft = s.back, max(0, s.back.took()-p.Backward/3)
-	for _, of := range append([]sent{rows, words, words, router, toEach(ranks, lossSize*float64(tokens))}, sharedOver(c, ranks, tokens)...) {
+	// dW2 and dW1, half of the products of a backward pass, hide the rows of dX. dH, a sixth of them, hides rows of
+	// dO.
+	own, others = p.Backward/6/time.Duration(ranks), p.Backward/6-p.Backward/6/time.Duration(ranks)
+	s.grads, s.gradsLeft = s.back.plus(rows), max(0, s.back.took()-p.Backward/2)+waits(rows, groups, own, others)
+	for _, of := range append([]sent{words, words, router, toEach(ranks, lossSize*float64(tokens))}, sharedOver(c, ranks, tokens)...) {
 		s.grads, s.gradsLeft = s.grads.plus(of), s.gradsLeft+of.took()
 	}
 	return s
+}
+
+// waits returns how long products wait for rows, which arrive in groups of equal size. own is the time of the
+// products before the first group, and others the time of the products of all groups.
+func waits(rows sent, groups int, own, others time.Duration) (left time.Duration) {
+	for g := range groups {
+		arrived := time.Duration(float64(rows.took()) * float64(g+1) / float64(groups))
+		left = max(left, arrived-own-others*time.Duration(g)/time.Duration(groups))
+	}
+	return left
 }
 
 // sharedOver returns what a rank sends for the gradients of shared experts. A rank sends a part of its

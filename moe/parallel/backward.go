@@ -90,7 +90,7 @@ type backward struct {
 type backwardLayout struct {
 	home, owner int64
 	splitLayout
-	shifts int64 // see the function shifts
+	uploads int64 // the plan of the pass
 	// send has the rows of dO to send, and later the rows of dX of the rank's experts. back has such
 	// rows if they are packed, or has partial sums. window receives rows of dO, and dlogits receives gradients of logits.
 	send, back, window, dlogits int64
@@ -120,7 +120,7 @@ func (r *Rank) backwardLayout() (w backwardLayout, err error) {
 	var s space
 	w.home, w.owner = s.take(home.BackwardWorkspace), s.take(owner.BackwardWorkspace)
 	w.splitLayout = r.splitLayout(&s)
-	w.shifts = s.take(4*int64(c.NumExperts) + counterBytes)
+	w.uploads = s.take(r.planBytes())
 	w.send = s.take(max(r.rowBytes(r.MaxTokens*min(c.TopK, ranks)), r.alignedBytes(r.windowPairs())))
 	w.back = s.take(r.rowBytes(r.backRows()))
 	w.window = s.take(r.rowBytes(r.windowRows()))
@@ -152,9 +152,13 @@ func (p *backward) check() (err error) {
 	}
 	p.counts = a.Saved.counts
 	p.divide()
-	if p.sums() || p.packs {
-		p.chunks, p.groups, p.parts = 1, 1, 1 // the rows of dX of all experts are made at once
+	if !p.inPortions() {
+		p.groups = 1
 	}
+	if p.sums() || p.packs {
+		p.chunks, p.parts = p.groups, 1 // the rows of dX of all experts are made at once
+	}
+	p.w.uploads = p.b.uploads
 	if err := checkBuffer("Workspace", a.Workspace, p.b.bytes); err != nil {
 		return err
 	}
@@ -250,49 +254,23 @@ func (p *backward) wanted(at Step) error {
 			}
 		}
 	}
-	if p.mine == 0 {
-		return nil
-	}
 	return p.span(Span{Name: "route"}, p.s, func() error {
+		p.plan = p.backwardPlan()
+		if err := p.s.CopyToDevice(p.at(p.b.uploads), p.plan.bytes); err != nil || p.mine == 0 {
+			return err
+		}
 		if err := steps.Split(p.call, p.s, p.split, p.atHome.Workspace.Ptr); err != nil {
 			return err
 		}
-		var u uploads
-		u.add(p.shifts(p.dxRows())...)
-		if err := p.s.CopyToDevice(p.at(p.b.shifts), u.bytes); err != nil {
-			return err
-		}
-		return p.findRows(p.at(p.b.shifts))
+		return p.findRows(p.uploaded(p.plan.shifts))
 	})
 }
 
-// dispatch sends the rows of dO to the owners of their tokens' experts.
-func (p *backward) dispatch(at Step) error {
-	rows := p.rowsOut(p.at(p.b.send), p.at(p.b.window))
-	err := p.span(Span{Name: "pack"}, p.s, func() error {
-		if err := p.packOthers(p.call, p.of.DO.Ptr, p.split.RowTokens, &rows); err != nil {
-			return err
-		}
-		return p.packOwn(p.call, p.of.DO.Ptr, p.split.RowTokens, &rows)
-	})
-	if err != nil {
-		return err
-	}
-	return p.move(at, p.s, rows)
-}
-
-// scores computes dH at the owners, and sends the gradients of the scores home.
+// scores sends the gradients of the scores home, which the owners have computed with dH.
 func (p *backward) scores(at Step) (err error) {
 	var made driver.DevicePtr
 	if p.receives(&p.counts, p.transport.Rank()) > 0 {
-		f := p.expertArgs(part(p.of.Workspace, p.b.owner))
-		p.experts.X, p.experts.List, p.experts.H, p.experts.LoraU, p.experts.Workspace = f.X, f.List, f.H, f.LoraU, f.Workspace
-		p.experts.DO = moe.Tensor{Ptr: p.at(p.b.window), Shape: f.X.Shape}
-		err = p.span(Span{Name: "dH"}, p.s, func() (err error) {
-			made, err = steps.GradientScores(p.pass.experts, p.s, p.experts)
-			return err
-		})
-		if err != nil {
+		if made, err = steps.GradientScores(p.pass.experts, p.s, p.experts); err != nil {
 			return err
 		}
 	}
@@ -310,8 +288,7 @@ func (p *backward) sparse() bool {
 	return (p.wantsDX() || p.wantsRouterBias()) && training.Sparse(p.Config)
 }
 
-// logits sends the gradients of the chosen logits to the owners. The owners compute the gradients
-// of their weights and the rows of dX.
+// logits sends the gradients of the chosen logits to the owners. The owners compute the rows of dX.
 func (p *backward) logits(at Step) error {
 	to := driver.DevicePtr(0)
 	if p.sparse() {
@@ -323,32 +300,32 @@ func (p *backward) logits(at Step) error {
 	arrive, rows := p.dxRows()
 	p.back = nil
 	for c := range p.chunks {
-		if !p.packs && !p.sums() {
+		switch {
+		case p.sums():
+			p.back = append(p.back, p.sumsBack(c, p.at(p.b.back), arrive))
+		case p.packs:
+			p.back = append(p.back, p.packedBack(c, p.at(p.b.back), arrive))
+		default:
 			p.back = append(p.back, p.rowsBack(c, rows, arrive)...)
 		}
-	}
-	if p.sums() {
-		p.back = []Exchange{p.sumsBack(0, p.at(p.b.back), arrive)}
-	} else if p.packs {
-		p.back = []Exchange{p.packedBack(0, p.at(p.b.back), arrive)}
 	}
 	if p.receives(&p.counts, p.transport.Rank()) == 0 {
 		return steps.NoWeights(p.pass.experts, p.s, p.experts)
 	}
 	first, _ := p.Experts()
 	router := p.of.Router.Ptr + driver.DevicePtr(p.of.Router.Shape.Bytes()/int64(p.Config.NumExperts)*int64(first))
-	return p.span(Span{Name: "dW2, dX"}, p.s, func() error {
+	return p.span(Span{Name: "dX"}, p.s, func() error {
 		inverse, err := steps.GradientRows(p.pass.experts, p.s, p.experts, to, router, rows)
-		if err != nil || !p.wantsDX() {
-			return err
+		for c := range p.chunks {
+			switch {
+			case err != nil || !p.wantsDX():
+			case p.sums():
+				err = p.sumOthers(c, steps.SumGradientRows, rows, p.at(p.b.back))
+			case p.packs:
+				err = p.packChunk(c, p.pass.experts, rows, inverse, &p.back[c])
+			}
 		}
-		if p.sums() {
-			return p.sumOthers(0, steps.SumGradientRows, rows, p.at(p.b.back))
-		}
-		if !p.packs {
-			return nil
-		}
-		return p.packChunk(0, p.pass.experts, rows, inverse, &p.back[0])
+		return err
 	})
 }
 
@@ -359,7 +336,7 @@ func (p *backward) dxRows() (arrive, made driver.DevicePtr) {
 	return arrive, p.aligned(p.at(p.b.send), arrive)
 }
 
-// giveBack sends the rows of dX home on the side stream, while dW1 is computed. Then it queues the
+// giveBack sends the rows of dX home on the side stream, while dW2 and dW1 are computed. Then it queues the
 // sum of each token's rows.
 func (p *backward) giveBack(at Step) error {
 	if p.wantsDX() {
@@ -367,9 +344,9 @@ func (p *backward) giveBack(at Step) error {
 			return err
 		}
 	}
-	// The host queues dW1 before the exchange, because it may wait for other ranks in Move.
+	// The host queues dW2 and dW1 before the exchange, because it may wait for other ranks in Move.
 	if p.receives(&p.counts, p.transport.Rank()) > 0 {
-		if err := p.span(Span{Name: "dW1"}, p.s, func() error { return steps.GradientUp(p.pass.experts, p.s, p.experts) }); err != nil {
+		if err := p.span(Span{Name: "dW2, dW1"}, p.s, func() error { return steps.GradientWeights(p.pass.experts, p.s, p.experts) }); err != nil {
 			return err
 		}
 	}

@@ -233,6 +233,7 @@ func (m *member) backward(tr *trial.Trial, from, tokens int, twice bool) (*gradi
 		}}
 	}
 	m.args.Saved = saved
+	m.Trace(true)
 	if !tr.Back.Logits.IsZero() {
 		m.args.Logits = mem.Tensor(s.Logits)
 	}
@@ -296,7 +297,7 @@ func (m *member) backward(tr *trial.Trial, from, tokens int, twice bool) (*gradi
 			}
 			return m.Backward(context.Background(), m.stream, b)
 		},
-		func() error { return m.Wait(context.Background(), m.stream) },
+		m.checkSpans,
 	} {
 		if err == nil {
 			err = step()
@@ -325,6 +326,20 @@ func (m *member) backward(tr *trial.Trial, from, tokens int, twice bool) (*gradi
 		}
 	}
 	return g, nil
+}
+
+// checkSpans checks that no two spans of the last pass have the same name and chunk.
+func (m *member) checkSpans() error {
+	spans, err := m.Spans(context.Background(), m.stream)
+	seen := map[Step]bool{}
+	for _, s := range spans {
+		of := Step{s.Name, s.Chunk}
+		if seen[of] {
+			return fmt.Errorf("two spans have the name %q and chunk %d", s.Name, s.Chunk)
+		}
+		seen[of] = true
+	}
+	return err
 }
 
 // values copies a tensor to the host.

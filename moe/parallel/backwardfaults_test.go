@@ -39,7 +39,7 @@ func TestBackwardFaults(t *testing.T) {
 		{name: "wrong DW1", change: func(b *BackwardArgs) { b.DW1.Shape.Dims[0]++ }, want: "DW1 is"},
 		{name: "dies at wanted", of: between{share: func(Step, []int64) error { return errDead }}, dies: true, want: "wanted: waiting for rank 1"},
 	}
-	for _, phase := range []string{"shared experts", "losses", "dispatch", "scores", "logits", "return", "router", "partials"} {
+	for _, phase := range []string{"shared gate, sums", "shared experts, parts", "losses, values", "dispatch", "scores", "logits", "return", "router, tokens", "partials"} {
 		at := func(change func(e *Exchange)) between {
 			return between{move: func(at Step, list []Exchange) error {
 				if at.Phase != phase {
@@ -53,7 +53,7 @@ func TestBackwardFaults(t *testing.T) {
 			}}
 		}
 		off := int64(4)
-		if phase == "losses" { // rank 1 sends the whole tensor
+		if phase == "losses, values" { // rank 1 sends the whole tensor
 			off = -off
 		}
 		list = append(list,

@@ -22,11 +22,11 @@
 // tokens of some other ranks, and the tokens of the next ones arrive while it is multiplied. A small pass
 // sends all rows at once.
 //
-// A backward pass sends the rows of dO in the same way, and the rows of dX come back. The owner
-// alone computes the gradients of an expert's weights, or of its adapter's factors. It sums rows in the
-// order of the tokens over all ranks. The router's gradient is summed over the same ranges of tokens as
-// on one GPU: one rank sums each range, and then every rank adds the sums in the order of the ranges.
-// The shared experts' gradients are summed over ranges of 8,192 tokens in the same way, but each rank
+// A backward pass sends the rows of dO in the same way, and computes dH of the rank's own tokens while they
+// travel. The rows of dX go home while the owner computes the gradients of an expert's weights, or of its
+// adapter's factors. The owner sums rows in the order of the tokens over all ranks. The router's gradient is
+// summed over the same ranges of tokens as on one GPU: one rank sums each range, and then every rank adds the
+// sums in the order of the ranges. The shared experts' gradients are summed over ranges of 8,192 tokens in the same way, but each rank
 // adds up a part of every gradient. Losses on the logits are over the tokens of all ranks. Their values
 // have the bits of a device with as many multiprocessors as the ranks' devices.
 //

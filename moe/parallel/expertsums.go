@@ -34,7 +34,7 @@ func (p *backward) expertScales(at Step) error {
 		return nil
 	}
 	values := p.at(p.b.dlogits)
-	if err := p.move(at, p.s, p.pairsOut(4, p.scales, values)); err != nil {
+	if err := p.move(at.moving("parts"), p.s, p.pairsOut(4, p.scales, values)); err != nil {
 		return err
 	}
 	return p.sumExperts(at, p.of.DExpertScale, values, 0)
@@ -59,7 +59,7 @@ func (p *backward) sumExperts(at Step, to moe.Gradient, values, dense driver.Dev
 	for rank := range p.transport.Ranks() {
 		e.SendBytes, e.ReceiveBytes = append(e.SendBytes, 4*int64(count)), append(e.ReceiveBytes, 4*int64(p.firstOf(rank+1)-p.firstOf(rank)))
 	}
-	return p.move(at, p.s, e)
+	return p.move(at.moving("sums"), p.s, e)
 }
 
 // allLogits gathers the gradients [T, E] of the logits of all ranks' tokens, and returns their address.
@@ -69,7 +69,7 @@ func (p *backward) allLogits(at Step) (driver.DevicePtr, error) {
 		return 0, err
 	}
 	e := p.gather(inputs.Dense, p.at(p.b.dense), 4*int64(p.Config.NumExperts))
-	return e.Receive, p.move(at, p.s, e)
+	return e.Receive, p.move(at.moving("logits"), p.s, e)
 }
 
 // gather returns the exchange that gives every rank a tensor of all ranks' tokens. A token has a number

@@ -14,7 +14,7 @@ import (
 )
 
 // protocol is the version of the messages between ranks.
-const protocol = 5
+const protocol = 6
 
 // steps has the functions of package moe that queue the steps of a pass.
 var steps = hook.Ranks.(hook.Steps[*moe.Call, moe.ForwardArgs, moe.BackwardArgs, moe.Gradient])

@@ -59,7 +59,7 @@ func (p *backward) losses(at Step) error {
 			return err
 		}
 		e := p.gather(of.Values, p.at(p.b.losses.values), 8)
-		if err := p.move(at, p.s, e); err != nil {
+		if err := p.move(at.moving("values"), p.s, e); err != nil {
 			return err
 		}
 		of.Values = e.Receive
@@ -109,5 +109,5 @@ func (p *backward) gatherIDs(at Step, of *exchange.LossTokens) error {
 		e.SendBytes = append(e.SendBytes, each*max(0, min(toEnd, firsts[own+1])-from))
 		e.ReceiveBytes = append(e.ReceiveBytes, each*max(0, min(end, firsts[rank+1])-max(first, firsts[rank])))
 	}
-	return p.move(at, p.s, e)
+	return p.move(at.moving("ids"), p.s, e)
 }

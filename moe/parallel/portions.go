@@ -8,7 +8,7 @@ import (
 	"sonicmoe/moe/internal/exchange"
 )
 
-// This file divides the products of a forward pass into portions. The host knows the counts of all
+// This file divides the products of a pass into portions. The host knows the counts of all
 // ranks. So it chooses the rows of each portion, and writes the tables of row pairs. The rows of an
 // expert are sorted by home, then by token. First come the products of some of this rank's own
 // tokens, while tokens of other ranks arrive. Then come the tokens of other ranks, chunk by chunk.
@@ -19,7 +19,7 @@ import (
 // are the number of entries, two tickets, and an unused word.
 type portion struct{ counters, table, entries int }
 
-// uploads are the numbers that a forward pass copies to the device after it knows the counts.
+// uploads are the numbers that a pass copies to the device after it knows the counts.
 type uploads struct{ bytes []byte }
 
 // counterBytes is the size of a portion's counters. An upload is aligned to this number of bytes.
@@ -105,6 +105,11 @@ func (u *plan) portion(p *pass, first, end int, ranks ...[2]int) portion {
 			}
 		}
 	}
+	return u.upload(table)
+}
+
+// upload adds the portion with a table.
+func (u *plan) upload(table []uint32) portion {
 	entries := len(table) / (schedule.PairBytes / 4)
 	return portion{counters: u.add(uint32(entries), 0, 0, 0), table: u.add(table...), entries: entries}
 }
@@ -178,14 +183,16 @@ func (p *pass) multiply(of Span, s driver.Stream, part portion) error {
 	if part.entries == 0 {
 		return nil
 	}
+	work := p.work(part)
+	work.Y, work.Gather, work.Pairs, work.Offsets = p.y(), p.at(p.w.gather), p.at(p.w.pairsOf), p.uploaded(p.plan.offsets)
+	return p.span(of, s, func() error { return steps.Experts(p.experts, s, p.expertArgs(p.ownerWorkspace()), work) })
+}
+
+// work returns the table of a portion, whose products are queued next.
+func (p *pass) work(part portion) exchange.Work {
 	later := p.plan.later
 	p.plan.later = true
-	return p.span(of, s, func() error {
-		return steps.Experts(p.experts, s, p.expertArgs(p.ownerWorkspace()), exchange.Work{
-			Y: p.y(), Gather: p.at(p.w.gather), Pairs: p.at(p.w.pairsOf), Offsets: p.uploaded(p.plan.offsets), Later: later,
-			Table: p.uploaded(part.table), RowPairs: p.uploaded(part.counters), Tickets: p.uploaded(part.counters + 4),
-		})
-	})
+	return exchange.Work{Table: p.uploaded(part.table), RowPairs: p.uploaded(part.counters), Tickets: p.uploaded(part.counters + 4), Later: later}
 }
 
 // productsOf returns the stream of the products of a chunk. The portions take turns on two streams. A

@@ -195,7 +195,7 @@ func (p *backward) gatherTail(at Step, tail int64, parts ...tailPart) error {
 		}
 		list = append(list, e)
 	}
-	return p.move(at, p.s, list...)
+	return p.move(at.moving("tokens"), p.s, list...)
 }
 
 // partials sends all partial sums of the router's gradient to all ranks, and queues their sum.
@@ -247,7 +247,7 @@ func (p *backward) biases(at Step) error {
 				return err
 			}
 		}
-		if err := p.sumPartials(at, to); err != nil {
+		if err := p.sumPartials(at.moving("sums"), to); err != nil {
 			return err
 		}
 		return p.s.Copy(own.Ptr, part, own.Shape.Bytes())

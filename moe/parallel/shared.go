@@ -93,10 +93,11 @@ func (p *backward) shared(at Step) error {
 		}
 		if gate {
 			inputs := exchange.RouterInputs{X: rows.X, DLogits: rows.DLogits, ExpertIDs: rows.ExpertIDs, Gate: true}
-			if err := p.sumRanges(at, p.gateGradient(), inputs); err != nil {
+			gate := Step{Phase: "shared gate"}
+			if err := p.sumRanges(gate, p.gateGradient(), inputs); err != nil {
 				return err
 			}
-			if err := p.sumPartials(at, p.of.DSharedGate); err != nil {
+			if err := p.sumPartials(gate.moving("sums"), p.of.DSharedGate); err != nil {
 				return err
 			}
 		}
@@ -216,7 +217,7 @@ func (p *backward) addShared(at Step) error {
 		base += 4 * mine.count * ranges
 	}
 	if len(parts) > 0 {
-		if err := p.move(at, p.s, parts...); err != nil {
+		if err := p.move(at.moving("parts"), p.s, parts...); err != nil {
 			return err
 		}
 	}
@@ -225,7 +226,7 @@ func (p *backward) addShared(at Step) error {
 			return err
 		}
 	}
-	return p.move(at, p.s, sums...)
+	return p.move(at.moving("sums"), p.s, sums...)
 }
 
 // partsOfSlices returns the exchange of slices of each rank's range i. from is the offset of the range's

@@ -10,9 +10,10 @@ import (
 
 // Span is a part of a pass on one stream of the device, in device time from the pass's first span.
 type Span struct {
-	// Name is "route", "pack", "arrange", "own experts", "dispatch", "experts", "partial sums", "return" or "sum". In a
-	// backward pass it can also be "shared experts", "losses", "dH", "scores", "logits", "dW2, dX",
-	// "dW1", "router", "partials", "biases" or "router bias".
+	// Name is the Phase of an exchange. Other work is "route", "pack", "arrange", "own experts", "experts", "partial
+	// sums" or "sum". In a backward pass it can also be "shared experts", "losses", "own dH", "dH", "dX", "dW2,
+	// dW1", "router" or "biases". A span can contain exchanges, which then have spans of their own. No two spans of
+	// a pass have the same Name and Chunk.
 	Name string
 	// Chunk is the number of the chunk, or of the group of ranks whose tokens arrive.
 	Chunk int

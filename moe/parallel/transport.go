@@ -77,12 +77,19 @@ func after(p driver.DevicePtr, bytes []int64) driver.DevicePtr {
 // Step names a step of a pass in errors.
 type Step struct {
 	// Phase is "join", "counts", "dispatch", "return" or "wait". A backward pass also has "wanted",
-	// "shared experts", "losses", "scores", "logits", "router", "partials", "biases" and "router
-	// bias".
+	// "shared experts", "shared gate", "losses", "scores", "logits", "router", "partials", "biases", "router
+	// bias" and "expert scales". A phase that moves several things adds which one it moves, such as
+	// "router, tokens".
 	Phase string
 	// Chunk is the number, from 0, of the chunk whose rows go home, or of the group of ranks whose
 	// tokens arrive in phase "dispatch". It is 0 in other phases.
 	Chunk int
+}
+
+// moving returns the step of an exchange of a phase that has several, or also has other work.
+func (s Step) moving(what string) Step {
+	s.Phase += ", " + what
+	return s
 }
 
 // String returns "dispatch", "dispatch, chunk 1" for a later group, or "return, chunk 0".

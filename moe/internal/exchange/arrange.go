@@ -53,16 +53,16 @@ var ArrangeKernel = &registry.Kernel[ArrangeArgs]{KernelName: "arrange", Emit: f
 	return Arrange{}.Build()
 }}
 
-// Work is a part of the work of a rank's experts in a forward pass, which the host has chosen.
+// Work is a part of the work of a rank's experts in a pass, which the host has chosen.
 type Work struct {
-	// Y is the address of the rows of Y of all parts. Gather and Pairs are tensors of [Arrange].
-	Y, Gather, Pairs driver.DevicePtr
 	// Table and RowPairs are the part's table of row pairs and the number of its entries, see
 	// schedule.Tiles. Tickets are the part's two counters, which are 0.
 	Table, RowPairs, Tickets driver.DevicePtr
-	// Offsets [E+1] u32 has the first row of each expert in the pass, followed by the number of
-	// rows. Later reports whether another part of the pass has run, which has unpacked the weights and
+	// Later reports whether another part of the pass has run, which has unpacked the weights and
 	// padded an adapter's factors.
-	Offsets driver.DevicePtr
-	Later   bool
+	Later bool
+	// A forward pass also has these. Y is the address of the rows of Y of all parts. Gather and Pairs are
+	// tensors of [Arrange]. Offsets [E+1] u32 has the first row of each expert in the pass, followed by the
+	// number of rows.
+	Y, Gather, Pairs, Offsets driver.DevicePtr
 }

@@ -19,8 +19,8 @@ var Sources func(t driver.Target, c spec.Config, opts any) ([]jit.Source, error)
 // Steps has the functions that queue the steps of a pass whose experts are spread over ranks. The type
 // parameters stand for *moe.Call, moe.ForwardArgs, moe.BackwardArgs and moe.Gradient, which this
 // package cannot import. A rank has two layers: one made with [OfRank] for its experts, and one made
-// with [Home] for its tokens. Experts, GradientScores, GradientRows, GradientUp, ExpertSums and
-// NoWeights take a call of the first layer. Check, CheckBackward and Rows take a call of either layer.
+// with [Home] for its tokens. Experts, GradientH, GradientScores, GradientRows, GradientWeights, ExpertSums
+// and NoWeights take a call of the first layer. Check, CheckBackward and Rows take a call of either layer.
 // All other functions take a call of the second layer. Package exchange explains the symbols in
 // shapes.
 type Steps[C, F, B, G any] struct {
@@ -54,16 +54,19 @@ type Steps[C, F, B, G any] struct {
 
 	// CheckBackward checks the tensors of a backward pass.
 	CheckBackward func(c C, b *B) error
-	// GradientScores queues dH of the rank's experts and the gradients of the scores. The result is
-	// the address of the scores' gradients, [L] f32 in the order of the received list.
+	// GradientH queues dH of some rows of the rank's experts, or of all rows if Work has no table. The rows
+	// are sorted by expert, then by entry of the list.
+	GradientH func(c C, s driver.Stream, b B, of exchange.Work) error
+	// GradientScores comes after GradientH of all rows, and queues the gradients of the scores. The result is
+	// their address, [L] f32 in the order of the received list.
 	GradientScores func(c C, s driver.Stream, b B) (scores driver.DevicePtr, err error)
-	// GradientRows comes after GradientScores. It queues the gradient of W2 of the rank's experts,
-	// and the rows of dX, which go to the address dx. dlogits [L] f32, unless 0, has the gradients
+	// GradientRows comes after GradientScores. It queues the rows of dX of the rank's experts, which go to
+	// the address dx. dlogits [L] f32, unless 0, has the gradients
 	// of the chosen logits. router is the address of the router's weights for the rank's first
 	// expert. The rows are sorted by expert, then by entry of the list. The result has the row of
-	// each entry, [L] u32. GradientUp comes after GradientRows, and queues the gradient of W1.
-	GradientRows func(c C, s driver.Stream, b B, dlogits, router, dx driver.DevicePtr) (inverse driver.DevicePtr, err error)
-	GradientUp   func(c C, s driver.Stream, b B) error
+	// each entry, [L] u32. GradientWeights comes after GradientRows, and queues the gradients of W2 and W1.
+	GradientRows    func(c C, s driver.Stream, b B, dlogits, router, dx driver.DevicePtr) (inverse driver.DevicePtr, err error)
+	GradientWeights func(c C, s driver.Stream, b B) error
 	// ExpertSums comes after GradientRows, and queues sums for each expert. values [L] f32, unless 0, has
 	// a value for each entry of the received list. of has the other fields.
 	ExpertSums func(c C, s driver.Stream, b B, values driver.DevicePtr, of training.ExpertSumsArgs) error
