@@ -130,13 +130,21 @@ func (c *bothCase) run(b *kt.Bed) (gradients []uint32, v []uint16) {
 // check compares an expert's gradient and its rows of V with float64.
 func (c *bothCase) check(t *testing.T, expert int, got []uint32, v []uint16) {
 	scale := float64(spec.LoRAScale(c.layer))
-	gradients, sizes := make([]float64, c.lines()*c.Hidden), make([]float64, c.lines()*c.Hidden)
+	lines, neurons, part := c.lines(), c.neurons(), c.packed().Width
+	gradients, sizes := make([]float64, lines*c.Hidden), make([]float64, lines*c.Hidden)
+	factor := make([]float64, lines*c.Hidden)
+	for i := range factor {
+		factor[i] = num.BF16ToFloat64(c.factor[c.place(expert, i/c.Hidden, i%c.Hidden)])
+	}
 	for row := int(c.offsets[expert]); row < int(c.offsets[expert+1]); row++ {
-		sum, size := make([]float64, c.Hidden), make([]float64, c.Hidden)
-		for line := range c.lines() {
-			y := num.BF16ToFloat64(c.x[c.source(row)*c.width+line/c.neurons()*c.packed().Width+line%c.neurons()])
+		sum, size, u := make([]float64, c.Hidden), make([]float64, c.Hidden), make([]float64, c.Hidden)
+		for r := range u {
+			u[r] = num.BF16ToFloat64(c.u[row*c.Hidden+r])
+		}
+		for line := range lines {
+			y := num.BF16ToFloat64(c.x[c.source(row)*c.width+line/neurons*part+line%neurons])
 			for r := range c.Hidden {
-				p, q := y*num.BF16ToFloat64(c.factor[c.place(expert, line, r)]), y*num.BF16ToFloat64(c.u[row*c.Hidden+r])
+				p, q := y*factor[line*c.Hidden+r], y*u[r]
 				sum[r], size[r] = sum[r]+p, size[r]+math.Abs(p)
 				gradients[line*c.Hidden+r] += q
 				sizes[line*c.Hidden+r] += math.Abs(q)
