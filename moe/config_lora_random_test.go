@@ -115,7 +115,7 @@ func TestAdaptersRandom(t *testing.T) {
 	case testing.Short():
 		layers = 1 // TestAdapters has other layers
 	}
-	r := rand.New(rand.NewPCG(7, 40))
+	r := rand.New(rand.NewPCG(7, 43)) // the first layer, which short tests run, is small
 	for range layers {
 		c := randomTable(r)
 		t.Run(c.String(), func(t *testing.T) {

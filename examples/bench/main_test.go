@@ -84,7 +84,7 @@ func TestDecode(t *testing.T) {
 // -decode computes the share of the bandwidth from the packed bytes.
 func TestPackedWeights(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "decode.json")
-	out, errs, err := tiny(t, "-decode", "-weights", "mxfp4", "-shape", "128,64,8,2", "-batches", "1,3", "-json", file)
+	out, errs, err := tiny(t, "-decode", "-weights", "mxfp4", "-shape", "128,64,8,2", "-tokens", "3", "-batches", "1,3", "-json", file)
 	require.NoError(t, err, errs)
 	require.Contains(t, out, "128,64,8,2 mxfp4  1")
 	text, err := os.ReadFile(file)
@@ -106,7 +106,7 @@ func TestPackedWeights(t *testing.T) {
 func TestPointsToStandardOutput(t *testing.T) {
 	user, named := t.TempDir(), t.TempDir()
 	t.Setenv("SONICMOE_CACHE", user)
-	for flag, more := range map[string][]string{"-decode": {"-shape", "128,64,4,2", "-batches", "1"}, "-rounding": {"-shape", "128,64,2,2", "-tokens", "20"}} {
+	for flag, more := range map[string][]string{"-decode": {"-shape", "128,64,4,2", "-tokens", "3", "-batches", "1"}, "-rounding": {"-shape", "128,64,2,2", "-tokens", "20"}} {
 		for _, kept := range []string{"off", named} {
 			out, errs, err := tiny(t, append([]string{flag, "-json", "-", "-cache", kept}, more...)...)
 			require.NoError(t, err, errs)
