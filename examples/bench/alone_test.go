@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"io"
+	"strings"
 	"testing"
 	"time"
 
@@ -19,9 +20,16 @@ func TestAlone(t *testing.T) {
 		t.Skip("too long for -short")
 	}
 	var out bytes.Buffer
-	b, _ := onDevice(t, &out, "-pass", "both", "-alone", "80ms")
-	b.meter = &counter{step: time.Nanosecond}
-	require.NoError(t, b.measure(smallest(t, 1)))
+	var b *bench
+	for span := 80 * time.Millisecond; ; span *= 4 {
+		out.Reset()
+		b, _ = onDevice(t, &out, "-pass", "both", "-alone", span.String())
+		b.meter = &counter{step: time.Nanosecond}
+		require.NoError(t, b.measure(smallest(t, 1)))
+		if span > 4*time.Second || !strings.Contains(out.String(), "has not advanced twice") {
+			break // a busy machine reads the counter too seldom in a short time
+		}
+	}
 	for _, s := range b.report.Sections() {
 		row := s.Rows[0]
 		require.Empty(t, row.Error)

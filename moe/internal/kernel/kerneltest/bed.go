@@ -4,6 +4,7 @@
 package kerneltest
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"os"
@@ -191,13 +192,19 @@ func Queue[A any](b *Bed, from interface {
 	}
 }
 
-// SameBits compares long results. A failure shows only the first difference.
+// SameBits compares the bits of long results: NaN equals the same NaN, and 0 differs from -0. A failure
+// shows only the first difference.
 func SameBits[E num.Number](t testing.TB, want, got []E, what string) {
 	t.Helper()
 	require.Len(t, got, len(want), what)
+	of, in := num.Bytes(want), num.Bytes(got)
+	if bytes.Equal(of, in) {
+		return
+	}
+	size := len(of) / len(want)
 	for i := range want {
-		if want[i] != got[i] {
-			t.Fatalf("%s: element %d is %v, must be %v", what, i, got[i], want[i])
+		if a, b := of[i*size:(i+1)*size], in[i*size:(i+1)*size]; !bytes.Equal(a, b) {
+			t.Fatalf("%s: element %d is %v (bytes %x), must be %v (%x)", what, i, got[i], b, want[i], a)
 		}
 	}
 }
