@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -53,7 +52,6 @@ func forwardCases() (list []testCase) {
 		testCase{name: "sentinels", config: small, tokens: []int{17, 20, 3}, change: sentinels},
 		testCase{name: "no experts", config: small, tokens: []int{7, 8}, change: none},
 	)
-	alone := []string{"shared", "biases"} // -short leaves these layers out: others have their properties together
 	for name, change := range map[string]func(c *moe.Config){
 		"shared, biases": func(c *moe.Config) {
 			c.SharedExperts, c.SharedGate, c.Bias, c.RouterBias = 1, true, true, true
@@ -70,12 +68,7 @@ func forwardCases() (list []testCase) {
 		},
 		"adapter":         func(c *moe.Config) { c.LoRARank, c.LoRAAlpha = 8, 24 },
 		"expert per rank": func(c *moe.Config) { c.NumExperts, c.TopK = 4, 4 },
-		"shared":          func(c *moe.Config) { c.SharedExperts, c.SharedGate = 1, true },
-		"biases":          func(c *moe.Config) { c.Bias, c.RouterBias = true, true },
 	} {
-		if testing.Short() && slices.Contains(alone, name) {
-			continue
-		}
 		c := small
 		change(&c)
 		list = append(list, testCase{name: name, config: c, tokens: []int{12, 0, 9, 15}})
