@@ -77,36 +77,13 @@ func (p *backward) addRows(tables [][]uint32, expert int, portionOf []int) {
 // dispatch sends the rows of dO to the owners of their tokens' experts, and computes dH.
 func (p *backward) dispatch(at Step) error {
 	rows := p.rowsOut(p.at(p.b.send), p.at(p.b.window))
-	err := p.span(Span{Name: "pack"}, p.s, func() error {
-		if err := p.packOthers(p.call, p.of.DO.Ptr, p.split.RowTokens, &rows); err != nil {
-			return err
-		}
-		return p.packOwn(p.call, p.of.DO.Ptr, p.split.RowTokens, &rows)
-	})
-	if err != nil {
-		return err
-	}
-	stream := p.s
-	if p.inPortions() {
-		stream = p.side
-	}
-	if err := p.order(p.made, p.s, stream); err != nil {
+	if err := p.span(Span{Name: "pack"}, p.s, func() error { return p.pack(p.of.DO.Ptr, &rows) }); err != nil {
 		return err
 	}
 	f := p.expertArgs(part(p.of.Workspace, p.b.owner))
 	p.experts.X, p.experts.List, p.experts.H, p.experts.LoraU, p.experts.Workspace = f.X, f.List, f.H, f.LoraU, f.Workspace
 	p.experts.DO = moe.Tensor{Ptr: p.at(p.b.window), Shape: f.X.Shape}
-	// The host queues dH before the exchange, because it may wait for other ranks in Move.
-	if err := p.dH(Span{Name: "own dH"}, p.plan.own[0]); err != nil {
-		return err
-	}
-	if err := p.move(at, stream, p.groupOut(rows, 0)); err != nil {
-		return err
-	}
-	if err := p.order(p.moved, stream, p.s); err != nil {
-		return err
-	}
-	if err := p.laterGroups(at, stream, rows); err != nil {
+	if err := p.send(at, p.inPortions(), rows, func() error { return p.dH(Span{Name: "own dH"}, p.plan.own[0]) }); err != nil {
 		return err
 	}
 	if !p.inPortions() {

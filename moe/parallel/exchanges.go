@@ -9,7 +9,7 @@ import (
 )
 
 // rowsOut returns the exchange that sends token rows to the owners of their experts. from and to
-// are the addresses of the rows to send and of the window. packOwn writes the rank's own rows.
+// are the addresses of the rows to send and of the window. The function pack writes the rank's own rows.
 func (p *pass) rowsOut(from, to driver.DevicePtr) Exchange {
 	own, each := p.transport.Rank(), p.rowBytes(1)
 	return Exchange{Send: from, Receive: to, SendBytes: times(p.rows[own], each), ReceiveBytes: times(column(p.rows, own), each), InPlace: true}
@@ -136,30 +136,63 @@ func (r *Rank) aligned(p, other driver.DevicePtr) driver.DevicePtr {
 // alignedBytes returns the room for rows at an address that aligned returns.
 func (r *Rank) alignedBytes(rows int) int64 { return r.rowBytes(rows) + r.rowBytes(alignment) }
 
-// packOthers packs the rows that an exchange sends to other ranks.
-func (p *pass) packOthers(call *moe.Call, from, index driver.DevicePtr, e *Exchange) error {
-	own := p.transport.Rank()
-	if err := p.packRows(call, from, index, e, 0, own, e.Send); err != nil {
+// pack packs the rows of a tensor of this rank's tokens that the exchange rowsOut sends. It writes the rows that stay
+// on this rank to the window.
+func (p *pass) pack(from driver.DevicePtr, e *Exchange) error {
+	own, each := p.transport.Rank(), p.rowBytes(1)
+	for _, of := range []struct {
+		first, end int // ranks
+		to         driver.DevicePtr
+	}{{0, own, e.Send}, {own + 1, p.transport.Ranks(), e.From(own + 1)}, {own, own + 1, e.To(own)}} {
+		n := sum(e.SendBytes[of.first:of.end]) / each
+		if n == 0 {
+			continue
+		}
+		at := p.split.RowTokens + driver.DevicePtr(4*sum(e.SendBytes[:of.first])/each)
+		if err := steps.Rows(p.call, p.s, exchange.RowsArgs{From: from, Index: at, To: of.to, Count: int(n)}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// send sends packed rows, one group of other ranks after the other, and lists with the first group. The function own
+// queues what the rank can do for its own tokens. If overlaps is true, the exchanges are on the side stream, and run
+// next to this work. The stream of the pass waits for the first group. For a later group it must wait for p.arrived.
+func (p *pass) send(at Step, overlaps bool, rows Exchange, own func() error, lists ...Exchange) error {
+	stream := p.s
+	if overlaps {
+		stream = p.side
+	}
+	if err := p.order(p.made, p.s, stream); err != nil {
 		return err
 	}
-	return p.packRows(call, from, index, e, own+1, len(e.SendBytes), e.From(own+1))
-}
-
-// packOwn writes the rows that stay on this rank directly to the receive buffer.
-func (p *pass) packOwn(call *moe.Call, from, index driver.DevicePtr, e *Exchange) error {
-	own := p.transport.Rank()
-	return p.packRows(call, from, index, e, own, own+1, e.To(own))
-}
-
-// packRows packs the rows for the ranks first to end-1.
-func (p *pass) packRows(call *moe.Call, from, index driver.DevicePtr, e *Exchange, first, end int, to driver.DevicePtr) error {
-	each := p.rowBytes(1)
-	n := sum(e.SendBytes[first:end]) / each
-	if n == 0 {
-		return nil
+	// The host queues own work before the exchange, because it may wait for other ranks in Move.
+	if err := own(); err != nil {
+		return err
 	}
-	at := index + driver.DevicePtr(4*sum(e.SendBytes[:first])/each)
-	return steps.Rows(call, p.s, exchange.RowsArgs{From: from, Index: at, To: to, Count: int(n)})
+	if err := p.move(at, stream, append([]Exchange{p.groupOut(rows, 0)}, lists...)...); err != nil {
+		return err
+	}
+	if err := p.order(p.moved, stream, p.s); err != nil {
+		return err
+	}
+	for at.Chunk = 1; at.Chunk < p.groups; at.Chunk++ {
+		if len(p.arrived) < at.Chunk {
+			e, err := p.dev.NewEvent()
+			if err != nil {
+				return err
+			}
+			p.arrived = append(p.arrived, e)
+		}
+		if err := p.move(at, stream, p.groupOut(rows, at.Chunk)); err != nil {
+			return err
+		}
+		if err := p.arrived[at.Chunk-1].Record(stream); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // column returns what each rank sends to one receiver: element i is of[i][to].

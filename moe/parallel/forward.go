@@ -170,7 +170,7 @@ func (p *pass) at(offset int64) driver.DevicePtr {
 func (p *pass) dispatch(at Step) error {
 	list, from := &p.received, p.w.sendEntries
 	rows := p.rowsOut(p.at(p.w.send), list.window)
-	all := []Exchange{rows}
+	var lists []Exchange
 	for _, t := range []struct {
 		from int64
 		to   driver.DevicePtr
@@ -180,14 +180,11 @@ func (p *pass) dispatch(at Step) error {
 		}
 		e := p.pairsOut(4, p.at(t.from), t.to)
 		e.InPlace = true
-		all = append(all, e)
+		lists = append(lists, e)
 	}
 	err := p.span(Span{Name: "pack"}, p.s, func() error {
 		// The device packs rows while the host makes the plan.
-		if err := p.packOthers(p.call, p.args.X.Ptr, p.split.RowTokens, &rows); err != nil {
-			return err
-		}
-		if err := p.packOwn(p.call, p.args.X.Ptr, p.split.RowTokens, &rows); err != nil {
+		if err := p.pack(p.args.X.Ptr, &rows); err != nil {
 			return err
 		}
 		if err := p.entries(); err != nil || !p.sums() {
@@ -198,24 +195,7 @@ func (p *pass) dispatch(at Step) error {
 	if err != nil {
 		return err
 	}
-	stream := p.s
-	if !p.small {
-		stream = p.side
-	}
-	if err := p.order(p.made, p.s, stream); err != nil {
-		return err
-	}
-	if err := p.startOwn(all[1:]); err != nil {
-		return err
-	}
-	all[0] = p.groupOut(rows, 0)
-	if err := p.move(at, stream, all...); err != nil {
-		return err
-	}
-	if err := p.order(p.moved, stream, p.s); err != nil {
-		return err
-	}
-	if err := p.laterGroups(at, stream, rows); err != nil {
+	if err := p.send(at, !p.small, rows, func() error { return p.startOwn(lists) }, lists...); err != nil {
 		return err
 	}
 	if err := p.arrange(0, p.transport.Rank()); err != nil {
@@ -228,26 +208,6 @@ func (p *pass) dispatch(at Step) error {
 		return err
 	}
 	return p.order(p.arranged, p.s, p.other())
-}
-
-// laterGroups sends the tokens of all groups but the first, and records an event after each group.
-func (p *pass) laterGroups(at Step, s driver.Stream, rows Exchange) error {
-	for at.Chunk = 1; at.Chunk < p.groups; at.Chunk++ {
-		if len(p.arrived) < at.Chunk {
-			e, err := p.dev.NewEvent()
-			if err != nil {
-				return err
-			}
-			p.arrived = append(p.arrived, e)
-		}
-		if err := p.move(at, s, p.groupOut(rows, at.Chunk)); err != nil {
-			return err
-		}
-		if err := p.arrived[at.Chunk-1].Record(s); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // entries uploads the plan of the pass, and writes the lists of pairs to send.
