@@ -122,7 +122,27 @@ func randomBackward(seed uint64) testCase {
 
 // backwardBits compares the gradients of a group with the gradients of one device.
 func backwardBits(t *testing.T, c testCase, chunks int, extra, f32 bool) {
-	hasLosses := c.losses != moe.Losses{}
+	tr, modes := c.oneGPUBackward(t, extra, f32)
+	want, err := c.wanted(tr)
+	require.NoError(t, err)
+	members, results := backwardOf(t, c, tr, Options{Chunks: chunks, Layer: modes})
+	from := 0
+	for i, m := range members {
+		n := c.tokens[i]
+		require.Equal(t, cut(want.dx, from*c.config.Hidden, n*c.config.Hidden), results[i].dx, "DX of rank %d", i)
+		require.Equal(t, cut(want.dscores, from*c.config.TopK, n*c.config.TopK), results[i].dscores, "DScores of rank %d", i)
+		require.Equal(t, want.losses, results[i].losses, "RouterLosses on rank %d", i)
+		for id, v := range want.weights {
+			own := trial.Values{Type: v.Type, Bits: own(m.Rank, id, v.Bits), F32: own(m.Rank, id, v.F32)}
+			require.Equal(t, own, results[i].weights[id], "gradient of %v on rank %d", id, i)
+		}
+		from += n
+	}
+}
+
+// oneGPUBackward runs both passes with all tokens on one device, and returns the modes of gradients that the ranks need.
+// extra adds gradients of the logits. f32 makes the gradients of weights FP32.
+func (c testCase) oneGPUBackward(t *testing.T, extra, f32 bool) (*trial.Trial, []moe.Option) {
 	devs, err := devices()
 	require.NoError(t, err)
 	of := c.config.Normal().Type
@@ -138,6 +158,7 @@ func backwardBits(t *testing.T, c testCase, chunks int, extra, f32 bool) {
 	tr, err := trial.New(devs[0], l, c.total(), 1, 6)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, tr.Close()) })
+	hasLosses := c.losses != moe.Losses{}
 	if hasLosses && tr.Args.Logits.IsZero() {
 		tr.Args.Logits = tr.Memory().Tensor(l.Config().Shapes(c.total()).Logits)
 		require.NoError(t, tr.Memory().Err())
@@ -155,39 +176,31 @@ func backwardBits(t *testing.T, c testCase, chunks int, extra, f32 bool) {
 		require.NoError(t, tr.Memory().Err())
 	}
 	require.NoError(t, tr.RunBackward(context.Background(), tr.Back))
-	want := func(of moe.Tensor) trial.Values {
-		v, err := tr.Rows(of, 1, nil)
-		require.NoError(t, err)
+	return tr, modes
+}
+
+// wanted returns the gradients of one device. Those of weights are doubled if the group makes two passes.
+func (c testCase) wanted(tr *trial.Trial) (g gradients, err error) {
+	read := func(of moe.Tensor) trial.Values {
+		v, failed := tr.Rows(of, 1, nil)
+		err = errors.Join(err, failed)
 		return v
 	}
-	dx, dscores, losses := want(tr.Back.DX), want(tr.Back.DScores), trial.Values{}
-	if hasLosses {
-		losses = want(tr.Back.RouterLosses)
+	g = gradients{dx: read(tr.Back.DX), dscores: read(tr.Back.DScores), weights: map[moe.TensorID]trial.Values{}}
+	if !tr.Back.RouterLosses.IsZero() {
+		g.losses = read(tr.Back.RouterLosses)
 	}
-	weights := map[moe.TensorID]trial.Values{}
 	for _, id := range moe.WeightIDs() {
-		if g := tr.Back.Gradient(id); g != nil && !g.IsZero() {
-			weights[id] = want(g.Tensor)
-			for i := range weights[id].F32 {
+		if of := tr.Back.Gradient(id); of != nil && !of.IsZero() {
+			g.weights[id] = read(of.Tensor)
+			for i := range g.weights[id].F32 {
 				if c.twice {
-					weights[id].F32[i] *= 2
+					g.weights[id].F32[i] *= 2
 				}
 			}
 		}
 	}
-	members, results := backwardOf(t, c, tr, Options{Chunks: chunks, Layer: modes})
-	from := 0
-	for i, m := range members {
-		n := c.tokens[i]
-		require.Equal(t, cut(dx, from*c.config.Hidden, n*c.config.Hidden), results[i].dx, "DX of rank %d", i)
-		require.Equal(t, cut(dscores, from*c.config.TopK, n*c.config.TopK), results[i].dscores, "DScores of rank %d", i)
-		require.Equal(t, losses, results[i].losses, "RouterLosses on rank %d", i)
-		for id, v := range weights {
-			own := trial.Values{Type: v.Type, Bits: own(m.Rank, id, v.Bits), F32: own(m.Rank, id, v.F32)}
-			require.Equal(t, own, results[i].weights[id], "gradient of %v on rank %d", id, i)
-		}
-		from += n
-	}
+	return g, err
 }
 
 // cut returns n values of v. The first one has the index `from`.
@@ -209,6 +222,47 @@ type gradients struct {
 
 // backward runs a forward pass that saves, and its backward pass, on poisoned memory.
 func (m *member) backward(tr *trial.Trial, from, tokens int, twice bool) (*gradients, error) {
+	outputs, err := m.prepareBackward(tr, from, tokens)
+	b, ctx := &m.back, context.Background()
+	for _, step := range []func() error{
+		func() error { return m.Forward(ctx, m.stream, m.args) },
+		func() (err error) { // Backward gets the counts as words
+			b.Saved, err = m.Restore(m.args.Saved.Buffer, m.args.Saved.Counts())
+			return err
+		},
+		func() (err error) {
+			for _, t := range outputs {
+				err = errors.Join(err, m.stream.Fill32(t.Ptr, 0xffffffff, t.Shape.Bytes()/4))
+			}
+			return err
+		},
+		func() error { return m.Backward(ctx, m.stream, *b) },
+		func() error {
+			if !twice {
+				return nil
+			}
+			for id := range m.WeightShapes() {
+				if g := b.Gradient(id); g != nil && !g.IsZero() {
+					g.Accumulate = true
+				}
+			}
+			return m.Backward(ctx, m.stream, *b)
+		},
+		m.checkSpans,
+	} {
+		if err == nil {
+			err = step()
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	return m.gradients()
+}
+
+// prepareBackward allocates the buffers of a backward pass in m.back, copies the gradients of the outputs from the
+// trial, and poisons all else. It returns the outputs.
+func (m *member) prepareBackward(tr *trial.Trial, from, tokens int) (outputs []moe.Tensor, err error) {
 	sizes, err := m.Sizes()
 	if err != nil {
 		return nil, err
@@ -230,9 +284,9 @@ func (m *member) backward(tr *trial.Trial, from, tokens int, twice bool) (*gradi
 	if !tr.Back.Logits.IsZero() {
 		m.args.Logits = mem.Tensor(s.Logits)
 	}
-	b := BackwardArgs{X: m.args.X, Weights: m.args.Weights, Scores: m.args.Scores, ExpertIDs: m.args.ExpertIDs, Logits: m.args.Logits, Saved: saved,
+	b := BackwardArgs{X: m.args.X, Weights: m.args.Weights, Scores: m.args.Scores, ExpertIDs: m.args.ExpertIDs, Logits: m.args.Logits, Saved: saved, Losses: tr.Back.Losses,
 		DO: mem.Tensor(of.DO), DX: mem.Tensor(of.DX), DScores: mem.Tensor(of.DScores), Workspace: mem.Buffer(sizes.BackwardWorkspace)}
-	outputs := []moe.Tensor{b.DX, b.DScores}
+	outputs = []moe.Tensor{b.DX, b.DScores}
 	for id, shape := range m.WeightShapes() {
 		if g := tr.Back.Gradient(id); g != nil && !g.IsZero() {
 			shape.Type = g.Shape.Type
@@ -240,7 +294,6 @@ func (m *member) backward(tr *trial.Trial, from, tokens int, twice bool) (*gradi
 			outputs = append(outputs, b.Gradient(id).Tensor)
 		}
 	}
-	b.Losses = tr.Back.Losses
 	if tr.Extra != nil {
 		b.DLogits = mem.Tensor(of.DLogits)
 	}
@@ -249,57 +302,20 @@ func (m *member) backward(tr *trial.Trial, from, tokens int, twice bool) (*gradi
 		outputs = append(outputs, b.RouterLosses)
 	}
 	m.back = b
-	err = mem.Err()
-	for _, step := range []func() error{
-		func() error { return moe.Write(m.stream, b.DO, tr.DO[from*c.Hidden:(from+tokens)*c.Hidden]) },
-		func() error {
-			if tr.Extra == nil {
-				return nil
-			}
-			return moe.Write(m.stream, b.DLogits, tr.Extra[from*c.NumExperts:(from+tokens)*c.NumExperts])
-		},
-		func() error {
-			if saved.Allocate != nil {
-				return nil
-			}
-			return m.stream.Fill32(saved.Ptr, 0xffffffff, saved.Bytes/4)
-		},
-		func() error { return m.stream.Fill32(b.Workspace.Ptr, 0xffffffff, b.Workspace.Bytes/4) },
-		func() error { return m.Forward(context.Background(), m.stream, m.args) },
-		func() (err error) { // Backward gets the counts as words
-			b.Saved, err = m.Restore(saved.Buffer, saved.Counts())
-			return err
-		},
-		func() error {
-			for _, t := range outputs {
-				if err := m.stream.Fill32(t.Ptr, 0xffffffff, t.Shape.Bytes()/4); err != nil {
-					return err
-				}
-			}
-			return nil
-		},
-		func() error { return m.Backward(context.Background(), m.stream, b) },
-		func() error {
-			if !twice {
-				return nil
-			}
-			for id := range m.WeightShapes() {
-				if g := b.Gradient(id); g != nil && !g.IsZero() {
-					g.Accumulate = true
-				}
-			}
-			return m.Backward(context.Background(), m.stream, b)
-		},
-		m.checkSpans,
-	} {
-		if err == nil {
-			err = step()
-		}
+	err = errors.Join(mem.Err(), m.stream.Fill32(b.Workspace.Ptr, 0xffffffff, b.Workspace.Bytes/4), moe.Write(m.stream, b.DO, tr.DO[from*c.Hidden:(from+tokens)*c.Hidden]))
+	if tr.Extra != nil {
+		err = errors.Join(err, moe.Write(m.stream, b.DLogits, tr.Extra[from*c.NumExperts:(from+tokens)*c.NumExperts]))
 	}
-	if err != nil {
-		return nil, err
+	if saved.Allocate == nil {
+		err = errors.Join(err, m.stream.Fill32(saved.Ptr, 0xffffffff, saved.Bytes/4))
 	}
-	g := &gradients{weights: map[moe.TensorID]trial.Values{}}
+	return outputs, err
+}
+
+// gradients copies the results of the last backward pass to the host.
+func (m *member) gradients() (g *gradients, err error) {
+	b := &m.back
+	g = &gradients{weights: map[moe.TensorID]trial.Values{}}
 	for _, r := range []struct {
 		of moe.Tensor
 		to *trial.Values
