@@ -9,10 +9,13 @@ import (
 )
 
 // Rows packs rows of d = Hidden 16-bit values: row i of To is row Index[i] of From. A thread copies
-// 16 bytes.
+// two chunks of 16 bytes.
 type Rows struct{ Hidden int }
 
-const rowsThreads = 256
+const (
+	rowsThreads = 128
+	rowsChunks  = 2 * rowsThreads // of a CTA
+)
 
 // RowsArgs are the arguments of [Rows]. N is the number of rows to write.
 type RowsArgs struct {
@@ -24,35 +27,47 @@ type RowsArgs struct {
 	Count int
 }
 
-// Build emits the kernel.
+// Build emits the kernel. Loads and stores have the normal priority in the L2 cache. With a lower
+// priority, lines that earlier kernels left in the cache would stay there, and the kernel would be slower.
 func (r Rows) Build() (*jit.Kernel[RowsArgs], error) {
-	k := jit.NewBuilder[RowsArgs]("moe_rows", rowsThreads, 4)
+	k := jit.NewBuilder[RowsArgs]("moe_rows", rowsThreads, 16)
 	rowBytes := r.Hidden * tile.ElementBytes
 	ofRow := rowBytes / tile.CopyBytes
-	k.CTAs(func(a *RowsArgs) int { return (a.Count*ofRow + rowsThreads - 1) / rowsThreads })
+	k.CTAs(func(a *RowsArgs) int { return (a.Count*ofRow + rowsChunks - 1) / rowsChunks })
 	from, index, to := k.Ptr(&k.Args.From), k.Ptr(&k.Args.Index), k.Ptr(&k.Args.To)
 	count := k.U32(&k.Args.Count)
-	row, chunk := chunkOf(k.CtaidX(), k.TidX(), ofRow)
-	part := chunk.MulWideI(tile.CopyBytes)
+	var rows, of [2]ptx.U32
+	var parts [2]ptx.U64
+	for i := range rows {
+		row, chunk := chunkOf(k.CtaidX(), k.TidX().AddI(i*rowsThreads), ofRow)
+		rows[i], parts[i] = row, chunk.MulWideI(tile.CopyBytes)
+	}
 	k.GridDepWait()
 	k.GridDepLaunch()
-	k.If(row.Lt(count), func() {
-		of := ptx.LdGlobal[ptx.U32](index.Index(row, 4))
-		values := ptx.LdGlobalVec[ptx.U32](from.Index(of, rowBytes).Plus(part), 4, ".L1::no_allocate")
-		ptx.StGlobalStreaming(to.Index(row, rowBytes).Plus(part), values...)
+	k.If(rows[0].Lt(count), func() {
+		for i, row := range rows { // a thread without a second chunk loads from the last row
+			of[i] = ptx.LdGlobal[ptx.U32](index.Index(row.Min(count.SubI(1)), 4))
+		}
+		var values [2][]ptx.U32
+		for i := range rows {
+			values[i] = ptx.LdGlobalVec[ptx.U32](from.Index(of[i], rowBytes).Plus(parts[i]), 4)
+		}
+		for i, row := range rows {
+			k.If(row.Lt(count), func() { ptx.StGlobal(to.Index(row, rowBytes).Plus(parts[i]), values[i]...) })
+		}
 	})
 	return k.Build()
 }
 
-// chunkOf returns the row that a thread copies a chunk of, and the index of the chunk in that row. The
-// threads of the grid copy the chunks of all rows in order, and a row has ofRow chunks. The number of a chunk
+// chunkOf returns the row of chunk n of a CTA, and the index of the chunk in that row. The CTAs of the
+// grid copy the chunks of all rows in order, and a row has ofRow chunks. The number of a chunk
 // among all may exceed 32 bits, but the assembler divides 64-bit numbers with about 80 instructions. chunkOf
 // therefore divides the number of the CTA first.
-func chunkOf(cta, thread ptx.U32, ofRow int) (row, chunk ptx.U32) {
-	ctas := ofRow / min(rowsThreads, ofRow&-ofRow) // together they copy whole rows
-	inThese := cta.RemI(ctas).MulI(rowsThreads).Add(thread)
+func chunkOf(cta, n ptx.U32, ofRow int) (row, chunk ptx.U32) {
+	ctas := ofRow / min(rowsChunks, ofRow&-ofRow) // together they copy whole rows
+	inThese := cta.RemI(ctas).MulI(rowsChunks).Add(n)
 	more := inThese.DivI(ofRow)
-	return cta.DivI(ctas).MulI(ctas * rowsThreads / ofRow).Add(more), inThese.Sub(more.MulI(ofRow))
+	return cta.DivI(ctas).MulI(ctas * rowsChunks / ofRow).Add(more), inThese.Sub(more.MulI(ofRow))
 }
 
 // RowsKernel is the kernel [Rows]. It packs tokens on their way to the experts, and the experts'
