@@ -125,12 +125,6 @@ func StGlobal[T Value](a Global, vs ...T) {
 	store(a.base.v, isa.StGlobal, a.operand(), vs)
 }
 
-// StGlobalStreaming is StGlobal with the cache operator .cs, for values that are not read again soon.
-// They leave the caches before other values.
-func StGlobalStreaming[T Value](a Global, vs ...T) {
-	store(a.base.v, isa.StGlobal, a.operand(), vs, ".cs")
-}
-
 // StShared stores 1, 2 or 4 adjacent values to shared memory with one instruction.
 func StShared[T Value](a Shared, vs ...T) {
 	store(a.base.v, isa.StShared, a.operand(), vs)
