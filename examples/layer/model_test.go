@@ -109,7 +109,7 @@ func TestModelRefuses(t *testing.T) {
 		{[]string{"-model", dir, "-layer", "0"}, command.Failed, "no tensor of layer 0's experts is there"},
 		{[]string{"-model", dir, "-layer", "2"}, command.Failed, "layer 2 has no experts; layers with experts: [0 1]"},
 		{[]string{"-model", x.model(t, "qwen2_moe", 64), "-layer", "1"}, command.Failed, "the layer has no SharedW1 bf16 [64 128], must have it"},
-		{[]string{"-model", fp8, "-layer", "1"}, command.Failed, "the weights are quantised, bitsandbytes, 8 bits: the method is not read: weights in it can't be loaded"},
+		{[]string{"-model", fp8, "-layer", "1"}, command.Failed, "the weights are quantised, bitsandbytes, 8 bits: this method is not supported: weights in this format can't be loaded"},
 		{[]string{"-model", x.model(t, "mystery", 0), "-layer", "1"}, command.Failed, `model_type "mystery" is not known`},
 	} {
 		var stdout, stderr bytes.Buffer

@@ -26,7 +26,7 @@ func (m *Model) describe(raw json.RawMessage) {
 	of := quantisation.Of(raw)
 	switch {
 	case of.Refused != "":
-		m.Quantised = of.Text + ": " + of.Refused + ": weights in it can't be loaded, dequantise the files before (fp8, mxfp4, nvfp4, and 4 bits of compressed-tensors, AWQ and GPTQ can be loaded)"
+		m.Quantised = of.Text + ": " + of.Refused + ": weights in this format can't be loaded, dequantise the files first (fp8, mxfp4, nvfp4, and 4 bits of compressed-tensors, AWQ and GPTQ can be loaded)"
 	case of.Word == "":
 		m.Quantised = of.LoadedAs16(of.Dequantised)
 	default:

@@ -50,8 +50,10 @@ func checkPlaces(tensors []Tensor, data int64) error {
 		switch {
 		case err != nil:
 			return err
-		case t.Begin < 0 || t.End < t.Begin || t.End > data:
-			return tensorErrorf(t.Name, "data_offsets [%d, %d] are not in order inside the %d bytes of data", t.Begin, t.End, data)
+		case t.Begin < 0 || t.End < t.Begin:
+			return tensorErrorf(t.Name, "data_offsets [%d, %d] are not in order", t.Begin, t.End)
+		case t.End > data:
+			return tensorErrorf(t.Name, "ends at byte %d of the data, but the file has only %d bytes of data: is it complete?", t.End, data)
 		case t.End-t.Begin != size:
 			return tensorErrorf(t.Name, "data_offsets [%d, %d] hold %d bytes, but %s %v takes %d",
 				t.Begin, t.End, t.End-t.Begin, t.DType, t.Shape, size)

@@ -152,6 +152,8 @@ func (l *Layer) find4(ctx context.Context, p part, m matrices) (*encoding, error
 		return nil, nil
 	case t.DType == "I32":
 		return l.rowWords(ctx, p, t, m)
+	case t.DType != "U8":
+		return nil, fmt.Errorf("tensor %q is %s, must be I32 (whole numbers) or U8 (NVFP4, MXFP4)", p.name, t.DType)
 	}
 	scales, err := l.need(p, endScale)
 	if _, ok := l.companion(p, endGlobal); ok {

@@ -103,7 +103,18 @@ func (l *Layer) cover(id spec.TensorID, s spec.Shape) error {
 	case len(scale) == 1 && !packed:
 		return fmt.Errorf("tensor %q is there without its blocks", scale[0].name)
 	case filled != s.Elements():
-		return fmt.Errorf("the files have %d elements of %s, must have %d (%v)", filled, id, s.Elements(), s)
+		var missing string
+		if len(runs) > 0 && l.parts[id][0].expert >= 0 {
+			end := int64(0)
+			for _, r := range runs {
+				if r.at > end {
+					break
+				}
+				end = r.at + r.count
+			}
+			missing = fmt.Sprintf(": expert %d lacks a tensor", end/(s.Elements()/int64(l.Config.NumExperts)))
+		}
+		return fmt.Errorf("the files have %d elements of %s, must have %d (%v)%s", filled, id, s.Elements(), s, missing)
 	}
 	return nil
 }

@@ -54,7 +54,7 @@ func TestEachElementOnce(t *testing.T) {
 		"all in one beside single ones": {mixtral, append(good, at("down_proj", e, d, n)), "are the same part of W2, must be one"},
 		"two routers":                   {mixtral, append(good, bf16(block3+".router.weight", e, d)), "are the same part of Router, must be one"},
 		"scales of plain weights":       {mixtral, append(good, saved{block3 + ".experts.down_proj_scales", "U8", []int64{e, d, 1}}), `tensor "model.layers.3.mlp.experts.down_proj_scales" is MXFP4 and "model.layers.3.mlp.experts.0.w1.weight" is not`},
-		"a missing piece":               {mixtral, without("1.w3.weight"), "the files have 1536 elements of W1, must have 2048 (bf16 [2 32 32])"},
+		"a missing piece":               {mixtral, without("1.w3.weight"), "the files have 1536 elements of W1, must have 2048 (bf16 [2 32 32]): expert 1 lacks a tensor"},
 		"gate and up apart, no up":      {mixtral, []saved{router, bf16("model.layers.3.moe.gate_proj.weight", e, n, d), bf16("model.layers.3.moe.down_proj.weight", e, d, n)}, "has the extents [2 16 32], must be [2 32 32]"},
 		"another packing":               {mixtral, append(good, at("0.w1.qweight", n, 4)), `tensors "model.layers.3.mlp.experts.0.w1.qweight" and "model.layers.3.mlp.experts.0.w1.weight" are the same part of W1, must be one`},
 		"nothing but another packing":   {mixtral, []saved{at("0.w1.qqweight", n, 4)}, `tensor "model.layers.3.mlp.experts.0.w1.qqweight" is of layer 3's experts`},

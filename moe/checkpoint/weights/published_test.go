@@ -252,15 +252,23 @@ func TestPublishedRefuses(t *testing.T) {
 		spoil  func(data []byte)
 		want   string
 	}{
-		{"act-order", of("GPTQ"), nil, "g_idx", func(data []byte) { data[4*40] = 0 }, `g_idx": element 40 is group 0, must be 1: act-order is not read`},
+		{"act-order", of("GPTQ"), nil, "g_idx", func(data []byte) { data[4*40] = 0 }, `g_idx": element 40 is group 0, must be 1: act-order is not supported`},
 		{"a zero point of 15", of("GPTQ"), nil, "qzeros", func(data []byte) { data[5] |= 0xf0 }, `qzeros": zero point 3 of element 1 is stored as 15, must be less`},
 		{"a scale that is NaN", of("NVFP4 of ModelOpt"), nil, "weight_scale", func(data []byte) { data[7] = 0x7f }, `weight_scale": element 7 of the scales is NaN, must be finite`},
 		{"a global scale that is infinite", of("NVFP4 of ModelOpt"), nil, "weight_scale_2", func(data []byte) { copy(data, num.Bytes([]float32{float32(math.Inf(1))})) }, `weight_scale_2": element 0 of the global scales is +Inf`},
 		{"a global scale that is 0", of("NVFP4 of compressed-tensors"), nil, "weight_global_scale", func(data []byte) { clear(data) }, `weight_global_scale": element 0 of the global scales is 0`},
 		{"a scale out of range", of("MXFP4 of compressed-tensors"), nil, "weight_scale", func(data []byte) { data[3] = 254 }, `weight_scale": element 3 of the scales is 1.7014118e+38, which makes the code 6 infinite in bf16`},
 		{"a code that is NaN", of("FP8, one scale"), nil, "weight", func(data []byte) { data[9] = 0xff }, `weight": element 9 is NaN, must be a number`},
-		{"an index of groups", of("Kimi-K2-Thinking"), func(list []saved) []saved { return append(list, saved{down + "weight_g_idx", "I32", []int64{64}}) }, "", nil, `weight_g_idx" is there: act-order is not read`},
+		{"an index of groups", of("Kimi-K2-Thinking"), func(list []saved) []saved { return append(list, saved{down + "weight_g_idx", "I32", []int64{64}}) }, "", nil, `weight_g_idx" is there: act-order is not supported`},
 		{"codes of the wrong length", of("Kimi-K2-Thinking"), shaped(down+"weight_packed", 96, 7), "", nil, `weight_packed": has the extents [96 7], must be [96 8]`},
+		{"codes of a wrong type", of("Kimi-K2-Thinking"), func(list []saved) []saved {
+			for i := range list {
+				if list[i].name == down+"weight_packed" {
+					list[i].dtype = "I64"
+				}
+			}
+			return list
+		}, "", nil, `weight_packed" is I64, must be I32 (whole numbers) or U8 (NVFP4, MXFP4)`},
 		{"a group across the edge", of("Kimi-K2-Thinking"), shaped(down+"weight_scale", 96, 3), "", nil, `weight_scale" has 3 scales for a row of 64 numbers: the groups must be whole`},
 		{"a scale for more than a group", of("AWQ"), shaped(down+"scales", 1, 96), "", nil, `scales" has 1 scales for a row of 64 numbers, must have one for each of the groups of 32 in config.json`},
 		{"scales of too few groups", of("GPTQ"), shaped(down+"scales", 1, 96), "", nil, `scales" has 1 scales for a row of 64 numbers, must have one for each of the groups of 32 in config.json`},
@@ -269,10 +277,10 @@ func TestPublishedRefuses(t *testing.T) {
 			return slices.DeleteFunc(list, func(s saved) bool { return s.name == down+"qzeros" })
 		}, "", nil, `qweight" is without tensor "` + down + `qzeros"`},
 		{"the other method", publishedFormat{config: of("GPTQ").config, tensors: of("AWQ").tensors}, nil, "", nil, `has the extents of awq, but config.json has not: its quantization_config must have "quant_method": "awq"`},
-		{"a refused version", publishedFormat{config: `{"quant_method": "awq", "bits": 4, "version": "gemv"}`, tensors: of("AWQ").tensors}, nil, "", nil, `the weights are quantised, awq, 4 bits: of AWQ's versions gemm is read`},
+		{"a refused version", publishedFormat{config: `{"quant_method": "awq", "bits": 4, "version": "gemv"}`, tensors: of("AWQ").tensors}, nil, "", nil, `the weights are quantised, awq, 4 bits: of AWQ's versions only gemm is supported`},
 		{"bitsandbytes", publishedFormat{config: `{"load_in_4bit": true}`, tensors: func(rows, columns int64) []saved {
 			return []saved{{"weight", "U8", []int64{rows * columns / 2, 1}}, {"weight.absmax", "U8", []int64{rows}}}
-		}}, nil, "", nil, "the weights are quantised, bitsandbytes, 4 bits: the method is not read: weights in it can't be loaded"},
+		}}, nil, "", nil, "the weights are quantised, bitsandbytes, 4 bits: this method is not supported: weights in this format can't be loaded"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			config, list := publishedLayer(tt.format)

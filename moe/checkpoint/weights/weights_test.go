@@ -350,7 +350,7 @@ func TestRefuses(t *testing.T) {
 		{"a tensor that nobody reads", "", 0, append(good(), bf16(at+".gate.scale", d)), `tensor "model.layers.0.mlp.gate.scale" is of layer 0's experts, but no weight of the layer`},
 		{"a bias that the layer has not", "", 0, append(good(), saved{at + ".gate.e_score_correction_bias", "F32", []int64{e}}), `is the layer's SelectionBias, which d=32 n=16`},
 		{"no router", "", 0, good()[:6], "the layer has no Router bf16 [2 32], must have it"},
-		{"an expert is missing", "", 0, good()[1:], "the files have 512 elements of W2, must have 1024 (bf16 [2 32 16])"},
+		{"an expert is missing", "", 0, good()[1:], "the files have 512 elements of W2, must have 1024 (bf16 [2 32 16]): expert 0 lacks a tensor"},
 		{"an expert too many", "", 0, append(good(), bf16(at+".experts.2.down_proj.weight", d, n)), "is of expert 2, config.json has 2"},
 		{"other extents", "", 0, append(good()[1:], bf16(at+".experts.0.down_proj.weight", n, d)), "has the extents [16 32], must be [32 16]"},
 		{"fp8", "", 0, append(good()[1:], saved{at + ".experts.0.down_proj.weight", "F8_E4M3", []int64{d, n}}), "is FP8 (F8_E4M3) without tensor \"model.layers.0.mlp.experts.0.down_proj.weight_scale_inv\", its scales"},

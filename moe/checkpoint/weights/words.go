@@ -52,7 +52,7 @@ func (l *Layer) whole4(code spec.Code, t safetensors.Tensor, m matrices, groups 
 // rowWords returns how compressed-tensors stores whole numbers: a word has numbers of one row.
 func (l *Layer) rowWords(ctx context.Context, p part, t safetensors.Tensor, m matrices) (*encoding, error) {
 	if name, ok := l.companion(p, endOrder); ok {
-		return nil, fmt.Errorf("tensor %q is there: act-order is not read", name)
+		return nil, fmt.Errorf("tensor %q is there: act-order is not supported", name)
 	}
 	scales, err := l.need(p, endScale)
 	if err != nil {
@@ -144,7 +144,7 @@ func (l *Layer) checkOrder(ctx context.Context, name string, columns, group int6
 	}
 	for i := range columns {
 		if got := int64(binary.LittleEndian.Uint32(raw[4*i:])); got != i/group {
-			return fmt.Errorf("element %d is group %d, must be %d: act-order is not read", i, got, i/group)
+			return fmt.Errorf("element %d is group %d, must be %d: act-order is not supported", i, got, i/group)
 		}
 	}
 	return nil

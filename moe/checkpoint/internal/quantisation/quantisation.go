@@ -157,27 +157,27 @@ func Of(raw json.RawMessage) Format {
 		f.blocks(c.block)
 	case "modelopt":
 		f.Word = map[string]string{"NVFP4": "nvfp4", "FP8": "fp8-tensor"}[c.algo]
-		f.refuseUnless(f.Word != "", "of ModelOpt's formats NVFP4 and FP8 are read")
+		f.refuseUnless(f.Word != "", "of ModelOpt's formats only NVFP4 and FP8 are supported")
 	case "compressed-tensors":
 		f.compressed(c)
 	case "awq":
 		f.Group = int64(max(c.group, 0))
-		f.refuseUnless(strings.EqualFold(cmp.Or(c.version, "gemm"), "gemm"), "of AWQ's versions gemm is read")
-		f.refuseUnless(!c.noZeros, "of AWQ's formats the one with zero points is read")
+		f.refuseUnless(strings.EqualFold(cmp.Or(c.version, "gemm"), "gemm"), "of AWQ's versions only gemm is supported")
+		f.refuseUnless(!c.noZeros, "of AWQ's formats only the one with zero points is supported")
 		f.whole(c.bits, "uint4-g%d-f16", c.group)
 	case "gptq":
 		if len(c.dynamic) == 0 {
 			f.Group = int64(max(c.group, 0))
 		}
 		f.LessOne = c.checkpoint != "gptq_v2"
-		f.refuseUnless(c.checkpoint == "" || c.checkpoint == "gptq" || !f.LessOne, "of GPTQ's checkpoint formats gptq and gptq_v2 are read")
-		f.refuseUnless(!c.actOrder, "act-order (desc_act) is not read")
+		f.refuseUnless(c.checkpoint == "" || c.checkpoint == "gptq" || !f.LessOne, "of GPTQ's checkpoint formats only gptq and gptq_v2 are supported")
+		f.refuseUnless(!c.actOrder, "act-order (desc_act) is not supported")
 		f.whole(c.bits, "uint4-g%d-f16", c.group)
 	case "":
 		f.Text = "quantization_config is " + shown(raw)
 		f.Refused = "it has no known quant_method"
 	default:
-		f.Refused = "the method is not read"
+		f.Refused = "this method is not supported"
 	}
 	if f.Refused != "" {
 		f.Word = ""
@@ -218,13 +218,13 @@ func (f *Format) blocks(block []int) {
 		f.Word = "fp8-tensor"
 		return
 	}
-	f.refuseUnless(len(block) == 2 && block[0] == 128 && block[1] == 128, "blocks of 128 x 128 are read")
+	f.refuseUnless(len(block) == 2 && block[0] == 128 && block[1] == 128, "only blocks of 128 x 128 are supported")
 	f.Word = "fp8"
 }
 
 // whole sets the format of whole numbers with a scale for each group.
 func (f *Format) whole(bits int, word string, group int) {
-	f.refuseUnless(bits == 4, "4 bits are read")
+	f.refuseUnless(bits == 4, "only 4 bits are supported")
 	if word = fmt.Sprintf(word, group); spec.PackingNamed(word) != nil {
 		f.Word = word
 	} else if group > 0 {
@@ -235,7 +235,7 @@ func (f *Format) whole(bits int, word string, group int) {
 // compressed sets the format of a compressed-tensors model.
 func (f *Format) compressed(c config) {
 	if len(c.groups) != 1 {
-		f.Refused = fmt.Sprintf("config_groups has %d schemes, files with one are read", len(c.groups))
+		f.Refused = fmt.Sprintf("config_groups has %d schemes, only files with one are supported", len(c.groups))
 		return
 	}
 	s := c.groups[0]
@@ -245,7 +245,7 @@ func (f *Format) compressed(c config) {
 	case "mxfp4-pack-quantized":
 		f.Word = "mxfp4"
 	case "float-quantized":
-		f.refuseUnless(s.Bits == 8, "8 bits are read")
+		f.refuseUnless(s.Bits == 8, "only 8 bits are supported")
 		if s.Strategy == "block" {
 			f.Text += fmt.Sprintf(", blocks of %v", s.Block)
 			f.blocks(s.Block)
@@ -256,8 +256,8 @@ func (f *Format) compressed(c config) {
 		}
 	case "pack-quantized":
 		f.Text += fmt.Sprintf(", %d bits in groups of %d", s.Bits, s.Group)
-		f.refuseUnless(s.Type == "int", "whole numbers are read")
-		f.refuseUnless(s.Order == nil || s.Order == "static" || s.Order == "weight", "act-order is not read")
+		f.refuseUnless(s.Type == "int", "only whole numbers (\"type\": \"int\") are supported")
+		f.refuseUnless(s.Order == nil || s.Order == "static" || s.Order == "weight", "act-order is not supported")
 		f.Group = int64(max(s.Group, 0))
 		word := "int4-g%d"
 		if !s.Symmetric {
@@ -266,7 +266,7 @@ func (f *Format) compressed(c config) {
 		}
 		f.whole(s.Bits, word, s.Group)
 	default:
-		f.Refused = "of the formats of compressed-tensors pack-quantized, float-quantized, nvfp4-pack-quantized and mxfp4-pack-quantized are read"
+		f.Refused = "of the formats of compressed-tensors only pack-quantized, float-quantized, nvfp4-pack-quantized and mxfp4-pack-quantized are supported"
 	}
 }
 
