@@ -317,7 +317,7 @@ func TestPackedUnitsRefuses(t *testing.T) {
 	scales := slices.Repeat([]byte{127}, int(f.W2Scale.Shape.Bytes()))
 	scales[5] = 255
 	require.NoError(t, tr.Stream().CopyToDevice(f.W2Scale.Ptr, scales))
-	require.ErrorContains(t, tr.Call().Arrange(tr.Stream(), f.Weights, units), "Weights is 1 codes, scales or zero points that the units have no place for")
+	require.ErrorContains(t, tr.Call().Arrange(tr.Stream(), f.Weights, units), "Weights is packed with 1 values that units cannot hold, must be packed with finite codes")
 	plain := trialOn(t, dev, moe.Config{Hidden: 64, Intermediate: 64, NumExperts: 2, TopK: 1}, 3, moe.WithoutBackward())
 	f = plain.Inference()
 	f.Units = units

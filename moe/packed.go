@@ -137,7 +137,7 @@ func (c *Call) Arrange(s driver.Stream, w Weights, to Buffer) error {
 		return err
 	}
 	if n := binary.LittleEndian.Uint32(count[:]); n != 0 {
-		return &ArgError{Field: "Weights", Got: fmt.Sprintf("%d codes, scales or zero points that the units have no place for", n), Want: "finite ones, with scales in the range that Call.Arrange says"}
+		return &ArgError{Field: "Weights", Got: fmt.Sprintf("packed with %d values that units cannot hold", n), Want: "packed with finite codes, zero points up to 15, and scales in the range that Call.Arrange documents"}
 	}
 	return nil
 }

@@ -198,7 +198,7 @@ func TestPackedWeights(t *testing.T) {
 	refused := serving(200)
 	require.Zero(t, refused.args.Units)
 	require.Len(t, refused.from.remarks, 1)
-	require.Contains(t, refused.from.remarks[0], "codes, scales or zero points that the units have no place for")
+	require.Contains(t, refused.from.remarks[0], "values that units cannot hold")
 	_, err = refused.pass(batch)
 	require.NoError(t, err)
 }

@@ -108,7 +108,7 @@ def quantised_words(config, dtype: torch.dtype) -> str:
     method = q.get("quant_method") if isinstance(q, dict) else getattr(q, "quant_method", None)
     # In transformers the methods are an enum of strings.
     format = f"quantised weights in {getattr(method, 'value', method)}, {dtype}" if method else f"weights in {dtype}"
-    return f"has {format}, must have torch.bfloat16 or torch.float16: load the model dequantised (dequantize=True in its quantization_config), or convert it"
+    return f"has {format}, must have torch.bfloat16, torch.float16, FP8 in blocks of 128 x 128, or MXFP4: load the model dequantised (dequantize=True in its quantization_config), or convert it"
 
 
 # The forward of these blocks of transformers returns a pair. Their models ignore its second

@@ -403,7 +403,7 @@ class SonicMoE(nn.Module):
                 raise refusal(block, config, f"keeps its {what}, {list(shape)}, where SonicMoE does not find it") from None
             want = HOLDS[held[i]][0](shape) if held[i] else shape
             if w.shape != want:
-                raise refusal(block, config, f"has a {name} of {list(w.shape)}, must be {list(want)}")
+                raise refusal(block, config, f"has {name} of {list(w.shape)}, must be {list(want)}")
             if held[i]:
                 self._reads += ((i, held[i], shape),)
                 self._plain = False
