@@ -70,7 +70,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	flags.BoolVar(&j.timeline, "timeline", false, "draw a timeline of both passes for each rank")
 	flags.BoolVar(&j.sums, "partial-sums", false, "send a sum for each token and rank, and not a row for each of its experts (parallel.Options.PartialSums)")
 	flags.DurationVar(&j.deadline, "deadline", time.Minute, "longest time of a pass")
-	by := flags.String("transport", "local", "`way` the bytes move: local (between the devices of this process), nccl (between processes of torchrun, mpirun or Slurm, or the GPUs of this process: copies on one host, NCCL between hosts), or nccl-only (NCCL everywhere)")
+	by := flags.String("transport", "local", "`way` the bytes move: local (between the devices of this process), nccl (between processes of torchrun, mpirun or Slurm, or the GPUs of this process: copies if all are on one host, else NCCL), or nccl-only (NCCL moves all bytes)")
 	if err := program.Parse(flags, args, stdout); err != nil || sizes.Listed(stdout) {
 		return err
 	}

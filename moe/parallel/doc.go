@@ -37,8 +37,11 @@
 // bits, but groups of other sizes have other bits. Scores, ids, and the gradients of scores and weights
 // keep one GPU's bits, because the owner makes them from dO, H and the rows themselves.
 //
+// All gradients are complete: sums over the tokens of all ranks. A program that averages the gradients of its other
+// weights over the ranks must leave these out, and divide each rank's loss by the number of tokens of all ranks.
+//
 // No token is dropped: [Rank.Sizes] returns the memory of the worst case, in which all tokens go to
-// one rank. The ranks exchange their counts first, so a pass waits for the device once before it
+// one rank. [Saved.Allocate] takes no more than a pass needs. The ranks exchange their counts first, so a pass waits for the device once before it
 // moves rows.
 //
 // A [Transport] moves the bytes. [Local] is the transport for the devices of one process. Package

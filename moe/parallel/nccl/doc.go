@@ -10,6 +10,6 @@
 // If all ranks are processes of one host, NCCL moves no rows. Each rank opens the memory of the other
 // ranks by handles of the CUDA driver, and copy engines move the rows. NCCL's kernels would wait for
 // multiprocessors, which the products hold. NCCL still moves the bytes of memory that another process
-// cannot open, such as memory of a pool. Memory that a rank has sent stays open on the other ranks
-// until they close their transports.
+// cannot open, such as memory of a pool. Memory in which a rank has received rows stays open on
+// the other ranks until they close their transports.
 package nccl
