@@ -24,7 +24,8 @@ def shard_experts(module: nn.Module, mesh, *, max_tokens: int, chunks: int = 0, 
     arguments.
 
     The gradients of a spread layer are complete: sums over the tokens of all ranks. FSDP and DDP must leave its
-    parameters out, because they would add these gradients, or give all ranks the experts of one:
+    parameters out, because they would add these gradients, or give all ranks the experts of one. DDP leaves them out
+    if it wraps this module. FSDP has an argument for it:
 
         spread = {p for m in model.modules() if isinstance(m, SonicMoE) for p in m.parameters()}
         fully_shard(model, mesh=mesh, ignored_params=spread)
@@ -50,4 +51,7 @@ def shard_experts(module: nn.Module, mesh, *, max_tokens: int, chunks: int = 0, 
                 part = w.detach()[first : first + count].clone()
                 of.register_parameter(name, nn.Parameter(part, requires_grad=w.requires_grad))
                 layer._place(WEIGHTS[i])
+    spread = [f"{path}.{name}".lstrip(".") for path, m in module.named_modules() if isinstance(m, SonicMoE) for name, _ in m.named_parameters()]
+    # DDP reads this attribute of the module that it wraps.
+    module._ddp_params_and_buffers_to_ignore = [*getattr(module, "_ddp_params_and_buffers_to_ignore", ()), *spread]
     return module

@@ -138,6 +138,13 @@ def fsdp(rank, ranks, folder):
     return {name: local(t) if "experts" in name or not hasattr(t, "full_tensor") else t.full_tensor() for name, t in got.items()}
 
 
+def ddp(rank, ranks, folder):
+    """Trains Between, whose linear modules DDP copies, for one step. DDP's gradients are means over the ranks."""
+    model = sonicmoe_go.shard_experts(Between(), dist.group.WORLD, max_tokens=64)
+    got = step(torch.nn.parallel.DistributedDataParallel(model), *inputs(rank, ranks))
+    return {name.removeprefix("module."): t if name in ("o", "x") or "moe." in name else t * ranks for name, t in got.items()}
+
+
 LOSSES = dict(shared_experts=1, shared_gate=True, balance=0.1, z_loss=0.05)
 
 

@@ -81,14 +81,15 @@ def test_checkpoint_of_four_on_two(tmp_path):
     same(loaded, want)
 
 
-def test_fsdp(tmp_path):
-    """A model that FSDP shards around the layer has the gradients of one process."""
-    got, want = run("fsdp", 2, tmp_path), of.step(of.Between(), *of.inputs(0, 0))
+@pytest.mark.parametrize("by", ["fsdp", "ddp"])
+def test_data_parallel(tmp_path, by):
+    """A model that FSDP or DDP has around the layer has the gradients of one process."""
+    got, want = run(by, 2, tmp_path), of.step(of.Between(), *of.inputs(0, 0))
     for name, one in want.items():
         parts = [g[name].float() for g in got]
         if "experts" in name or name in ("o", "x"):
             parts = [torch.cat(parts)]
-        for part in parts:  # FSDP rounds a gradient of each rank before the sum
+        for part in parts:  # FSDP and DDP round a gradient of each rank before the sum
             assert (part - one.float()).norm() < one.float().norm() / 64, name
 
 
