@@ -51,6 +51,17 @@ func BytesIf(there ptx.Pred) ptx.U32 {
 	return ptx.Select(there, ptx.Uint(CopyBytes), ptx.Uint(0))
 }
 
+// ChunkOf returns the row of chunk n of a CTA, and the index of the chunk in that row. The CTAs of the
+// grid handle the chunks of all rows in order. A CTA has ofCTA chunks, which is a power of two, and a row
+// has ofRow chunks. The number of a chunk among all may exceed 32 bits, but the assembler divides 64-bit numbers
+// with about 80 instructions. ChunkOf therefore divides the number of the CTA first.
+func ChunkOf(cta, n ptx.U32, ofCTA, ofRow int) (row, chunk ptx.U32) {
+	ctas := ofRow / min(ofCTA, ofRow&-ofRow) // together they handle whole rows
+	inThese := cta.RemI(ctas).MulI(ofCTA).Add(n)
+	more := inThese.DivI(ofRow)
+	return cta.DivI(ctas).MulI(ctas * ofCTA / ofRow).Add(more), inThese.Sub(more.MulI(ofRow))
+}
+
 // GatheredRows has the rows that one thread copies. Each CopyAndAdvance copies the thread's chunks
 // of one k-tile.
 type GatheredRows struct {

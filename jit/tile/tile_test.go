@@ -349,3 +349,24 @@ func TestWarpStaging(t *testing.T) {
 	require.Equal(t, plain, p.Read(at, rows*words), "fragments loaded")
 	require.Equal(t, stored, p.Read(at+4*rows*words, rows*words), "fragments stored")
 }
+
+// TestChunkOf compares ChunkOf with a division of 64-bit numbers, also for chunks with numbers above
+// 2^32.
+func TestChunkOf(t *testing.T) {
+	const threads = 256
+	ctas := []uint32{0, 1, 2, 3, 6, 7, 8, 44, 45, 46, 1 << 24, 1<<25 + 1, 1<<26 + 12345}
+	for _, ofRow := range []int{2, 4, 6, 128, 254, 256, 360, 512, 896, 1024, 1 << 17} {
+		k := ptx.NewKernel("k")
+		numbers, out := k.ParamPtr("numbers"), k.ParamPtr("out")
+		row, chunk := tile.ChunkOf(ptx.LdGlobal[ptx.U32](numbers.Index(k.CtaidX(), 4)), k.TidX(), threads, ofRow)
+		ptx.StGlobal(out.Index(k.CtaidX().MulI(threads).Add(k.TidX()), 8), row, chunk)
+		p := probe.New(t, k, threads, 0)
+		at := p.Room(2 * threads * len(ctas))
+		p.Run(early, len(ctas), p.Words(ctas...), at)
+		got := p.Read(at, 2*threads*len(ctas))
+		for i := range threads * len(ctas) {
+			n := uint64(ctas[i/threads])*threads + uint64(i%threads)
+			require.Equal(t, []uint32{uint32(n / uint64(ofRow)), uint32(n % uint64(ofRow))}, got[2*i:2*i+2], "chunk %d of rows of %d chunks", n, ofRow)
+		}
+	}
+}

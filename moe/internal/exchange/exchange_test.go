@@ -11,16 +11,13 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"sonicmoe/driver"
 	"sonicmoe/driver/open"
 	"sonicmoe/internal/drivertest"
 	"sonicmoe/internal/outside"
 	"sonicmoe/internal/spec"
-	"sonicmoe/jit"
 	kt "sonicmoe/moe/internal/kernel/kerneltest"
 	"sonicmoe/moe/internal/registry"
 	"sonicmoe/moe/internal/route/order"
-	"sonicmoe/ptx"
 )
 
 func TestMain(m *testing.M) { os.Exit(drivertest.Main(m, open.Device)) }
@@ -296,37 +293,6 @@ func TestRows(t *testing.T) {
 				kt.SameBits(t, want, kt.Download[uint16](b, to, len(want)), "rows")
 			})
 		}
-	}
-}
-
-// chunksOfRows is a kernel that writes what chunkOf returns.
-type chunksOfRows struct{ ofRow int }
-
-// chunksArgs has numbers of CTAs, and the output [CTAs, threads, 2] u32: row and chunk.
-type chunksArgs struct{ Numbers, To driver.DevicePtr }
-
-func (c chunksOfRows) Build() (*jit.Kernel[chunksArgs], error) {
-	k := jit.NewBuilder[chunksArgs]("chunks", rowsChunks, 1)
-	numbers, to := k.Ptr(&k.Args.Numbers), k.Ptr(&k.Args.To)
-	row, chunk := chunkOf(ptx.LdGlobal[ptx.U32](numbers.Index(k.CtaidX(), 4)), k.TidX(), c.ofRow)
-	ptx.StGlobal(to.Index(k.CtaidX().MulI(rowsChunks).Add(k.TidX()), 8), row, chunk)
-	return k.Build()
-}
-
-// TestChunkOf compares chunkOf with a division of 64-bit numbers, also for chunks with numbers above
-// 2^32.
-func TestChunkOf(t *testing.T) {
-	ctas := []uint32{0, 1, 2, 3, 6, 7, 8, 44, 45, 46, 1 << 24, 1<<25 + 1, 1<<26 + 12345}
-	for _, ofRow := range []int{2, 4, 6, 128, 254, 256, 360, 512, 896, 1024, spec.MaxWidth / 8} {
-		b := kt.New(t, kt.Early)
-		to := b.Room(4 * 2 * rowsChunks * len(ctas))
-		kt.Run(b, chunksOfRows{ofRow}, len(ctas), chunksArgs{Numbers: kt.Upload(b, ctas), To: to})
-		var want []uint32
-		for i := range rowsChunks * len(ctas) {
-			n := uint64(ctas[i/rowsChunks])*rowsChunks + uint64(i%rowsChunks)
-			want = append(want, uint32(n/uint64(ofRow)), uint32(n%uint64(ofRow)))
-		}
-		kt.SameBits(t, want, kt.Download[uint32](b, to, len(want)), fmt.Sprintf("rows of %d chunks", ofRow))
 	}
 }
 

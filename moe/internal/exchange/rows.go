@@ -39,7 +39,7 @@ func (r Rows) Build() (*jit.Kernel[RowsArgs], error) {
 	var rows, of [2]ptx.U32
 	var parts [2]ptx.U64
 	for i := range rows {
-		row, chunk := chunkOf(k.CtaidX(), k.TidX().AddI(i*rowsThreads), ofRow)
+		row, chunk := tile.ChunkOf(k.CtaidX(), k.TidX().AddI(i*rowsThreads), rowsChunks, ofRow)
 		rows[i], parts[i] = row, chunk.MulWideI(tile.CopyBytes)
 	}
 	k.GridDepWait()
@@ -57,17 +57,6 @@ func (r Rows) Build() (*jit.Kernel[RowsArgs], error) {
 		}
 	})
 	return k.Build()
-}
-
-// chunkOf returns the row of chunk n of a CTA, and the index of the chunk in that row. The CTAs of the
-// grid copy the chunks of all rows in order, and a row has ofRow chunks. The number of a chunk
-// among all may exceed 32 bits, but the assembler divides 64-bit numbers with about 80 instructions. chunkOf
-// therefore divides the number of the CTA first.
-func chunkOf(cta, n ptx.U32, ofRow int) (row, chunk ptx.U32) {
-	ctas := ofRow / min(rowsChunks, ofRow&-ofRow) // together they copy whole rows
-	inThese := cta.RemI(ctas).MulI(rowsChunks).Add(n)
-	more := inThese.DivI(ofRow)
-	return cta.DivI(ctas).MulI(ctas * rowsChunks / ofRow).Add(more), inThese.Sub(more.MulI(ofRow))
 }
 
 // RowsKernel is the kernel [Rows]. It packs tokens on their way to the experts, and the experts'

@@ -88,10 +88,7 @@ func (a Aggregate) Build() (*jit.Kernel[AggregateArgs], error) {
 	e := a.operands(k)
 	tokens := k.U32(&k.Args.Tokens)
 
-	// The thread's index is 64-bit, because T·d/8 may exceed 2^32.
-	thread := k.CtaidX().MulWide(ptx.Uint(aggregateThreads)).Add(k.TidX().U64())
-	token := thread.DivI(threadsOfToken).U32()
-	slice := thread.Sub(token.MulWide(ptx.Uint(threadsOfToken))).U32()
+	token, slice := tile.ChunkOf(k.CtaidX(), k.TidX(), aggregateThreads, threadsOfToken)
 
 	first := func() rowsOfToken { return e.slots(token, 0) }
 	if a.Early {
