@@ -264,6 +264,8 @@ func TestPackedUnits(t *testing.T) {
 					require.Subset(t, launched, []string{"single-units-up", "single-units-down"})
 				case tokens <= 8 && c.Score == "" && !c.ScoreOnInput:
 					require.Subset(t, launched, []string{"decode-units-tiny-up", "decode-units-tiny-down"})
+				case tokens*c.TopK <= 18*c.NumExperts:
+					require.Subset(t, launched, []string{"decode-units-few-up", "decode-units-few-down"})
 				case tokens <= 64:
 					require.Subset(t, launched, []string{"decode-units-up", "decode-units-down"})
 				}
@@ -273,14 +275,15 @@ func TestPackedUnits(t *testing.T) {
 	}
 }
 
-// TestPackedUnitsMedium checks which kernels read the units of a layer without WithDecode: narrow
-// CTAs, wide ones from 56 rows an expert on, and none above 1024 rows. All have the bits of the
+// TestPackedUnitsMedium checks which kernels read the units of a layer without WithDecode: CTAs for few
+// tokens up to 18 rows an expert, wide ones from 56 rows on, narrow ones in between, and none above 1024
+// rows. All have the bits of the
 // unpacked weights.
 func TestPackedUnitsMedium(t *testing.T) {
 	dev, c := testDevice(t), moe.Config{Hidden: 64, Intermediate: 64, NumExperts: 2, TopK: 2, Weights: "fp8"}
 	l, err := moe.New(t.Context(), dev, c, moe.WithoutCache(), moe.WithoutBackward())
 	require.NoError(t, err)
-	for tokens, up := range map[int]string{55: "decode-units-up", 56: "decode-units-wide-up", 1024: "decode-units-wide-up", 1025: "unpack"} {
+	for tokens, up := range map[int]string{18: "decode-units-few-up", 19: "decode-units-up", 55: "decode-units-up", 56: "decode-units-wide-up", 1024: "decode-units-wide-up", 1025: "unpack"} {
 		tr, err := trial.New(dev, l, tokens, 1, 6)
 		require.NoError(t, err)
 		sizes, err := l.Sizes(tokens)
@@ -296,7 +299,7 @@ func TestPackedUnitsMedium(t *testing.T) {
 			return nil
 		})
 		require.Equal(t, want.O, forward(t, tr, f).O, "%d tokens", tokens)
-		for _, name := range []string{"decode-units-up", "decode-units-wide-up", "unpack"} {
+		for _, name := range []string{"decode-units-few-up", "decode-units-up", "decode-units-wide-up", "unpack"} {
 			require.Equal(t, name == up, slices.Contains(launched, name), "%d tokens: %v", tokens, launched)
 		}
 		require.NoError(t, tr.Close())

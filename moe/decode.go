@@ -60,8 +60,8 @@ func (o options) unitsUpTo(c Config) int {
 type smallBatch struct {
 	// upTo is the largest small batch. unitsUpTo is the largest batch whose products read units of
 	// packed weights. Tiles are wide from wideFrom tokens on, unless wideFrom is 0. Tiles of units
-	// are wide from unitsWideFrom tokens on.
-	upTo, unitsUpTo, wideFrom, unitsWideFrom int
+	// are for few tokens up to unitsFewUpTo tokens, and wide from unitsWideFrom tokens on.
+	upTo, unitsUpTo, wideFrom, unitsFewUpTo, unitsWideFrom int
 	// byWarps is the largest batch for which a warp chooses each token's experts from the
 	// router's sums.
 	byWarps int
@@ -75,7 +75,7 @@ func (o options) smallBatch(c Config) smallBatch {
 	if spec.HasLoRA(c) { // the kernels for small batches cannot train an adapter
 		return smallBatch{inRouter: choose.InRouter(c)}
 	}
-	f := smallBatch{upTo: o.decodeUpTo(c), unitsUpTo: o.unitsUpTo(c), wideFrom: decode.WideFrom(c), unitsWideFrom: decode.UnitsWideFrom(c), inRouter: choose.InRouter(c)}
+	f := smallBatch{upTo: o.decodeUpTo(c), unitsUpTo: o.unitsUpTo(c), wideFrom: decode.WideFrom(c), unitsFewUpTo: decode.UnitsFewUpTo(c), unitsWideFrom: decode.UnitsWideFrom(c), inRouter: choose.InRouter(c)}
 	// The router's sums use the memory of Y for the same tokens.
 	room := 2 * c.TopK * c.Hidden
 	if f.inRouter && 4*c.NumExperts <= room {
@@ -109,8 +109,10 @@ func (f *smallBatch) launches(k registry.Any) bool {
 		return f.isSingle(1)
 	case decode.TinyUpKernel, decode.TinyDownKernel, decode.TinyUnitsUpKernel, decode.TinyUnitsDownKernel:
 		return f.isTiny(1) || f.isTiny(2)
-	case decode.ArrangeKernel, decode.UnitsUpKernel, decode.UnitsDownKernel:
+	case decode.ArrangeKernel, decode.FewUnitsUpKernel, decode.FewUnitsDownKernel:
 		return f.decodes(1)
+	case decode.UnitsUpKernel, decode.UnitsDownKernel:
+		return f.decodes(1) && f.unitsFewUpTo < f.unitsUpTo
 	case decode.WideUnitsUpKernel, decode.WideUnitsDownKernel:
 		return f.decodes(1) && f.unitsWideFrom <= f.unitsUpTo
 	}

@@ -25,7 +25,10 @@ func (q *queue) products(n work, f *ForwardArgs, w pieces) {
 	if q.readsUnits(n, f) {
 		w1, w2 := q.layer.units(f.Units)
 		up, down := decode.UnitsUpKernel, decode.UnitsDownKernel
-		if n.tokens >= small.unitsWideFrom {
+		switch {
+		case n.tokens <= small.unitsFewUpTo:
+			up, down = decode.FewUnitsUpKernel, decode.FewUnitsDownKernel
+		case n.tokens >= small.unitsWideFrom:
 			up, down = decode.WideUnitsUpKernel, decode.WideUnitsDownKernel
 		}
 		q.smallBatchProducts(n, f, w, up, down, w1, w2)

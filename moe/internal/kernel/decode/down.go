@@ -19,9 +19,10 @@ import (
 // loads its first weights before the up-projection has ended.
 type Down struct {
 	spec.Config
-	// Wide selects wide CTAs, which are for batches from [WideFrom] tokens on. Tiny selects tiny
-	// CTAs, which are for up to [MaxTiny] tokens.
-	Wide, Tiny bool
+	// Wide selects wide CTAs, which are for batches from [WideFrom] tokens on. Few selects CTAs for few
+	// tokens an expert, which are for batches of packed weights up to [UnitsFewUpTo] tokens. Tiny selects
+	// tiny CTAs, which are for up to [MaxTiny] tokens.
+	Wide, Few, Tiny bool
 	// Units means that W2 has the units of [fragments.W2]. Otherwise W2 has plain weights.
 	Units bool
 }
@@ -47,10 +48,12 @@ func (d Down) units() int { return (d.Hidden + unitRows - 1) / unitRows }
 // inPart reports whether the last unit may end past the last row.
 func (d Down) inPart() bool { return d.Hidden%unitRows != 0 }
 
+func (d Down) kind() kind { return kind{wide: d.Wide, few: d.Few, tiny: d.Tiny, units: d.Units} }
+
 // Build emits the kernel.
 func (d Down) Build() (*jit.Kernel[DownArgs], error) {
-	stage := stageOf(formatOf(d.Config, d.Units), d.Intermediate, d.Wide, d.Tiny)
-	k := jit.NewBuilder[DownArgs]("moe_decode_"+prefix(d.Wide, d.Tiny, d.Units)+"down", stage.threads(), 1)
+	stage := stageOf(d.Config, d.Intermediate, d.kind())
+	k := jit.NewBuilder[DownArgs]("moe_decode_"+d.kind().name()+"down", stage.threads(), 1)
 	k.SetGrid(func(a *DownArgs, sms int) gpu.Dim3 { return ctas(a.Rows, d.NumExperts, d.units(), sms) })
 	cta := pipeline.NewCTA(k.Kernel)
 	width := weights.A(d.Config).Elements()
@@ -132,8 +135,10 @@ var (
 	WideDownKernel = downKernel("decode-wide-down", hasWide, Down{Wide: true})
 	TinyDownKernel = downKernel("decode-tiny-down", hasTiny, Down{Tiny: true})
 	// UnitsDownKernel reads the units of packed weights. WideUnitsDownKernel is for batches from
-	// [UnitsWideFrom] tokens on, TinyUnitsDownKernel for up to [MaxTiny] tokens.
+	// [UnitsWideFrom] tokens on, FewUnitsDownKernel for up to [UnitsFewUpTo] tokens, and TinyUnitsDownKernel
+	// for up to [MaxTiny] tokens.
 	UnitsDownKernel     = downKernel("decode-units-down", spec.IsPacked, Down{Units: true})
+	FewUnitsDownKernel  = downKernel("decode-units-few-down", spec.IsPacked, Down{Few: true, Units: true})
 	WideUnitsDownKernel = downKernel("decode-units-wide-down", spec.IsPacked, Down{Wide: true, Units: true})
 	TinyUnitsDownKernel = downKernel("decode-units-tiny-down", hasTinyUnits, Down{Tiny: true, Units: true})
 )

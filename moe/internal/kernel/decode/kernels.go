@@ -15,6 +15,7 @@ var Kernels = registry.Registry{
 	TinyUpKernel, TinyDownKernel,
 	SingleUpKernel, SingleDownKernel,
 	ArrangeKernel, UnitsUpKernel, UnitsDownKernel,
+	FewUnitsUpKernel, FewUnitsDownKernel,
 	WideUnitsUpKernel, WideUnitsDownKernel,
 	TinyUnitsUpKernel, TinyUnitsDownKernel,
 	SingleUnitsUpKernel, SingleUnitsDownKernel,

@@ -3,7 +3,6 @@ package decode
 import (
 	"sonicmoe/driver"
 	"sonicmoe/driver/gpu"
-	"sonicmoe/internal/spec"
 	"sonicmoe/jit/pipeline"
 	"sonicmoe/jit/schedule"
 	"sonicmoe/jit/tile"
@@ -81,14 +80,6 @@ func (u units) at(b block, column ptx.U32, part int) []ptx.U32 {
 		at = append(at, ptx.Uint(part))
 	}
 	return append(at, b.expert)
-}
-
-// formatOf returns the format of packed weights in units, or no format for plain weights.
-func formatOf(c spec.Config, areUnits bool) fragments.Format {
-	if areUnits {
-		return fragments.FormatOf(c)
-	}
-	return fragments.Format{}
 }
 
 // loadPacked returns the function that loads a unit's blocks of a stage.

@@ -17,49 +17,60 @@ import (
 // cache.
 type shape struct{ units, tokens int }
 
-// There are three shapes, because each of them gains more than 3 % for some layers and batches.
+// There are four shapes, because each of them gains more than 3 % for some layers and batches.
 // decode.md of the benchmarks has the gains and the prices.
 var (
 	narrow = shape{2, tileTokens}
 	// wide loads tokens once for 256 rows of weights. With many tokens an expert, the loads of
 	// tokens take more of an SM's bandwidth than the loads of weights.
 	wide = shape{4, tileTokens}
+	// few is for packed weights with few tokens an expert. Its stages are smaller than those of narrow,
+	// so the ring has more of them.
+	few = shape{2, 32}
 	// tiny has small stages, and so twice as many of them: twice the weights are in flight.
 	tiny = shape{2, MaxTiny}
 )
 
 // packedShapes maps a shape to its replacement for packed weights. Packed weights have a quarter or
-// a half of the bytes, so the tokens take a larger part of an SM's bandwidth. Narrow and tiny CTAs
+// a half of the bytes, so the tokens take a larger part of an SM's bandwidth. Narrow, few and tiny CTAs
 // therefore have four units, which share the tokens. Wide CTAs unpack each weight once for 128 tokens,
 // not for 64. They have three units, which leaves each thread enough registers for the sums.
-var packedShapes = map[shape]shape{narrow: {4, 64}, wide: {3, tileTokens}, tiny: {4, MaxTiny}}
+var packedShapes = map[shape]shape{narrow: {4, 64}, few: {4, 32}, wide: {3, tileTokens}, tiny: {4, MaxTiny}}
 
-func shapeOf(isPacked, isWide, isTiny bool) shape {
-	s := narrow
-	switch {
-	case isWide:
-		s = wide
-	case isTiny:
-		s = tiny
-	}
-	if isPacked {
-		return packedShapes[s]
-	}
-	return s
-}
+// kind says which kernel of a product it is. CTAs are narrow unless wide, few or tiny is true. units means
+// that the weights are units of packed weights.
+type kind struct{ wide, few, tiny, units bool }
 
-// prefix returns the part of a kernel's name that tells its shape and its kind of weights.
-func prefix(isWide, isTiny, areUnits bool) (name string) {
-	if areUnits {
+// name returns the part of the kernel's name that tells its kind.
+func (k kind) name() (name string) {
+	if k.units {
 		name = "units_"
 	}
 	switch {
-	case isWide:
+	case k.wide:
 		name += "wide_"
-	case isTiny:
+	case k.few:
+		name += "few_"
+	case k.tiny:
 		name += "tiny_"
 	}
 	return name
+}
+
+func (k kind) shape() shape {
+	s := narrow
+	switch {
+	case k.wide:
+		s = wide
+	case k.few:
+		s = few
+	case k.tiny:
+		s = tiny
+	}
+	if k.units {
+		return packedShapes[s]
+	}
+	return s
 }
 
 func (s shape) mathWarps() int { return s.units * pipeline.WarpgroupThreads / 32 }
@@ -76,12 +87,13 @@ type stage struct {
 // stageOf returns the stages of a product whose sums have a number of columns. A stage of packed weights
 // has one block of each unit. With codes of 4 bits it has two, if the ring has room: waits, addresses and
 // the loop then take fewer instructions a block. If the number of blocks is odd, the last stage has one.
-func stageOf(f fragments.Format, columns int, isWide, isTiny bool) stage {
-	s := shapeOf(f.IsPacked(), isWide, isTiny)
-	if f.IsPacked() {
+func stageOf(c spec.Config, columns int, k kind) stage {
+	s, f := k.shape(), fragments.Format{}
+	if k.units {
+		f = fragments.FormatOf(c)
 		const least = 3 // stages of a ring
 		one, two := stage{s, f, fragments.KTiles, f.BlockBytes()}, stage{s, f, 2 * fragments.KTiles, 2 * f.BlockBytes()}
-		if fragments.Blocks(columns) > 1 && f.Code.Bits() == 4 && !isWide && packedRingBytes/two.bytes() >= least {
+		if fragments.Blocks(columns) > 1 && f.Code.Bits() == 4 && !k.wide && packedRingBytes/two.bytes() >= least {
 			return two
 		}
 		return one
@@ -153,6 +165,10 @@ func WideFrom(c spec.Config) int {
 // limit is an average of 56 tokens an expert: many experts then have more tokens than the 64 of a
 // narrow CTA.
 func UnitsWideFrom(c spec.Config) int { return (56*c.NumExperts + c.TopK - 1) / c.TopK }
+
+// UnitsFewUpTo returns the number of tokens up to which CTAs for few tokens are faster for packed weights.
+// The limit is an average of 18 tokens an expert, of which seldom more than 32 are one expert's.
+func UnitsFewUpTo(c spec.Config) int { return 18 * c.NumExperts / c.TopK }
 
 // hasWide reports whether the layer has kernels with wide CTAs.
 func hasWide(c spec.Config) bool { return WideFrom(c) > 0 }

@@ -24,8 +24,9 @@ import (
 // own.
 type Up struct {
 	spec.Config
-	// Wide selects wide CTAs, which are for batches from [WideFrom] tokens on.
-	Wide bool
+	// Wide selects wide CTAs, which are for batches from [WideFrom] tokens on. Few selects CTAs for few
+	// tokens an expert, which are for batches of packed weights up to [UnitsFewUpTo] tokens.
+	Wide, Few bool
 	// Tiny selects tiny CTAs, which are for up to [MaxTiny] tokens. Each CTA chooses the experts of
 	// all tokens itself, from the router's sums. The last CTA writes the choice and the plan.
 	Tiny bool
@@ -101,10 +102,12 @@ func (u Up) inPart() bool { return u.Intermediate%unitRows != 0 }
 // units returns the number of units of an expert.
 func (u Up) units() int { return weights.A(u.Config).Width / u.neurons() }
 
+func (u Up) kind() kind { return kind{wide: u.Wide, few: u.Few, tiny: u.Tiny, units: u.Units} }
+
 // Build emits the kernel.
 func (u Up) Build() (*jit.Kernel[UpArgs], error) {
-	stage := stageOf(formatOf(u.Config, u.Units), u.Hidden, u.Wide, u.Tiny)
-	k := jit.NewBuilder[UpArgs]("moe_decode_"+prefix(u.Wide, u.Tiny, u.Units)+"up", stage.threads(), 1)
+	stage := stageOf(u.Config, u.Hidden, u.kind())
+	k := jit.NewBuilder[UpArgs]("moe_decode_"+u.kind().name()+"up", stage.threads(), 1)
 	k.SetGrid(func(a *UpArgs, sms int) gpu.Dim3 { return ctas(a.Rows, u.NumExperts, u.units(), sms) })
 	cta := pipeline.NewCTA(k.Kernel)
 
@@ -353,8 +356,10 @@ var (
 	WideUpKernel = upKernel("decode-wide-up", hasWide, Up{Wide: true})
 	TinyUpKernel = upKernel("decode-tiny-up", hasTiny, Up{Tiny: true})
 	// UnitsUpKernel reads the units of packed weights. WideUnitsUpKernel is for batches from
-	// [UnitsWideFrom] tokens on, TinyUnitsUpKernel for up to [MaxTiny] tokens.
+	// [UnitsWideFrom] tokens on, FewUnitsUpKernel for up to [UnitsFewUpTo] tokens, and TinyUnitsUpKernel
+	// for up to [MaxTiny] tokens.
 	UnitsUpKernel     = upKernel("decode-units-up", spec.IsPacked, Up{Units: true})
+	FewUnitsUpKernel  = upKernel("decode-units-few-up", spec.IsPacked, Up{Few: true, Units: true})
 	WideUnitsUpKernel = upKernel("decode-units-wide-up", spec.IsPacked, Up{Wide: true, Units: true})
 	TinyUnitsUpKernel = upKernel("decode-units-tiny-up", hasTinyUnits, Up{Tiny: true, Units: true})
 )
