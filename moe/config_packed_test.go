@@ -264,7 +264,7 @@ func TestPackedUnits(t *testing.T) {
 					require.Subset(t, launched, []string{"single-units-up", "single-units-down"})
 				case tokens <= 8 && c.Score == "" && !c.ScoreOnInput:
 					require.Subset(t, launched, []string{"decode-units-tiny-up", "decode-units-tiny-down"})
-				case tokens*c.TopK <= 18*c.NumExperts:
+				case tokens <= 64 && tokens*c.TopK <= 18*c.NumExperts:
 					require.Subset(t, launched, []string{"decode-units-few-up", "decode-units-few-down"})
 				case tokens <= 64:
 					require.Subset(t, launched, []string{"decode-units-up", "decode-units-down"})
@@ -275,7 +275,7 @@ func TestPackedUnits(t *testing.T) {
 	}
 }
 
-// TestPackedUnitsMedium checks which kernels read the units of a layer without WithDecode: CTAs for few
+// TestPackedUnitsMedium checks which kernels read the units of a layer without WithDecode: CTAs of 32
 // tokens up to 18 rows an expert, wide ones from 56 rows on, narrow ones in between, and none above 1024
 // rows. All have the bits of the
 // unpacked weights.

@@ -60,7 +60,7 @@ func (o options) unitsUpTo(c Config) int {
 type smallBatch struct {
 	// upTo is the largest small batch. unitsUpTo is the largest batch whose products read units of
 	// packed weights. Tiles are wide from wideFrom tokens on, unless wideFrom is 0. Tiles of units
-	// are for few tokens up to unitsFewUpTo tokens, and wide from unitsWideFrom tokens on.
+	// have up to 32 tokens up to unitsFewUpTo tokens, and are wide from unitsWideFrom tokens on.
 	upTo, unitsUpTo, wideFrom, unitsFewUpTo, unitsWideFrom int
 	// byWarps is the largest batch for which a warp chooses each token's experts from the
 	// router's sums.

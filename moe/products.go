@@ -2,6 +2,7 @@ package moe
 
 import (
 	"sonicmoe/driver"
+	"sonicmoe/internal/spec"
 	"sonicmoe/moe/internal/kernel"
 	"sonicmoe/moe/internal/kernel/decode"
 	"sonicmoe/moe/internal/registry"
@@ -55,7 +56,11 @@ func (q *queue) smallBatchProducts(n work, f *ForwardArgs, w pieces, up *registr
 		A: at(p, w.a), H: q.keptH(f, w), Rows: n.rows, TileArgs: w.tiles(p, 0),
 	})
 	q.adapt(kernel.AdaptUpKernel, n, f, w)
-	launch(q, down, decode.DownArgs{A: at(p, w.a), W2: w2, B2: f.B2.Ptr, Y: at(p, w.y), Rows: n.rows, TileArgs: w.tiles(p, 1)})
+	args := decode.DownArgs{A: at(p, w.a), W2: w2, B2: f.B2.Ptr, Y: at(p, w.y), Rows: n.rows, TileArgs: w.tiles(p, 1)}
+	if !spec.HasAdapters(q.layer.of.Config) { // an adapter's kernel is between the products
+		args.Progress = args.Table
+	}
+	launch(q, down, args)
 	q.adapt(kernel.AdaptDownKernel, n, f, w)
 }
 

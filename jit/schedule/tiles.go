@@ -4,7 +4,8 @@ import "sonicmoe/ptx"
 
 // PairBytes is the size of an entry of the table of row pairs. A row pair is up to two row tiles of
 // one expert. An entry has four 32-bit words: expert, first row, number of rows (1 to PairRows),
-// and a word that only some tables use: up to 8 tokens it is the set of the row pair's tokens.
+// and a word that only some kernels use: up to 8 tokens it is the set of the row pair's tokens. In a
+// plan's table it is 0, and an up-projection with CTAs of 32 tokens counts there what it has stored.
 const PairBytes = 16
 
 // TileRows is the number of rows of a row tile, PairRows the number of rows of a pair of row tiles.

@@ -164,7 +164,7 @@ func (e choice) entry(i ptx.U32) []ptx.U32 {
 
 // tokenOf returns the token of a block's row: the position of bit number row of the block's set.
 func tokenOf(b block, row ptx.U32) ptx.U32 {
-	set := b.set
+	set := b.mark
 	for before := range MaxTiny - 1 {
 		set = ptx.Select(row.GtI(before), set.And(set.SubI(1)), set) // removes the lowest bit
 	}

@@ -30,7 +30,9 @@
 // For up to 8 tokens each warp multiplies its 16 rows by mma.sync, which takes fewer instructions.
 // Wide CTAs of three warpgroups multiply each unpacked weight by up to 128 tokens, unpack each step of
 // 16 columns while the wgmma of the step before runs, and store their results by TMA. They serve
-// batches of any size. For a single token each warp copies the codes of its 16 rows by cp.async to a
+// batches of any size. CTAs of 32 tokens have smaller stages, so more weights are in flight.
+// Their down-projection starts with the experts whose up-projection is complete, while the last tiles of
+// the up-projection run. For a single token each warp copies the codes of its 16 rows by cp.async to a
 // ring of its own in shared memory, and multiplies by mma.sync.
 //
 // Sums run over the same steps of 16 in the same order as in the kernels of large batches, and give

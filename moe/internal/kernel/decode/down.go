@@ -19,8 +19,8 @@ import (
 // loads its first weights before the up-projection has ended.
 type Down struct {
 	spec.Config
-	// Wide selects wide CTAs, which are for batches from [WideFrom] tokens on. Few selects CTAs for few
-	// tokens an expert, which are for batches of packed weights up to [UnitsFewUpTo] tokens. Tiny selects
+	// Wide selects wide CTAs, which are for batches from [WideFrom] tokens on. Few selects CTAs of 32
+	// tokens, which are for batches of packed weights up to [UnitsFewUpTo] tokens. Tiny selects
 	// tiny CTAs, which are for up to [MaxTiny] tokens.
 	Wide, Few, Tiny bool
 	// Units means that W2 has the units of [fragments.W2]. Otherwise W2 has plain weights.
@@ -41,6 +41,10 @@ type DownArgs struct {
 	// Rows is R.
 	Rows int
 	gemm.TileArgs
+	// Progress is Table if the kernel before is the up-projection. CTAs of 32 tokens then start with
+	// the experts whose up-projection is complete. If Progress is 0, they wait for the end of the kernel
+	// before.
+	Progress driver.DevicePtr
 }
 
 func (d Down) units() int { return (d.Hidden + unitRows - 1) / unitRows }
@@ -65,13 +69,16 @@ func (d Down) Build() (*jit.Kernel[DownArgs], error) {
 	if d.Tiny {
 		read = poll(k.Kernel)
 	}
-	in := operands{early: true, tickets: k.Ptr(&k.Args.Tickets), table: planned{k.Ptr(&k.Args.Table), k.Ptr(&k.Args.RowPairs), read}}
+	in := operands{early: true, tickets: k.Ptr(&k.Args.Tickets), table: planned{k.Ptr(&k.Args.Table), k.Ptr(&k.Args.RowPairs), read, d.kind().hasProgress()}}
 	in.tokens = tokens{at: k.Ptr(&k.Args.A), rowBytes: width * tile.ElementBytes, number: func(b block, row ptx.U32) ptx.U32 { return b.row.Add(row) }}
 	y := k.Ptr(&k.Args.Y)
 	in.weights = d.loadW2(k)
 
 	// Ring "ab" holds stages of W2 and A, and a queue holds the tiles.
 	p := newProduct(k.Kernel, cta, stage, d.Config, sums{columns: width, units: d.units(), parts: 1, mnMajor: units{weights.W2(d.Config)}.mnMajor(), bias: bias})
+	if d.kind().hasProgress() {
+		p.before = progress{table: k.Ptr(&k.Args.Progress), units: fragments.W1(d.Config).Units}
+	}
 
 	// Roles "math" and "load". The epilogue rounds and stores Y.
 	boxes, store := boxes{}, func(b block, acc [][]ptx.F32) { d.store(k.Kernel, b, acc, y) }

@@ -16,6 +16,7 @@ import (
 	"sonicmoe/moe/internal/fragments"
 	"sonicmoe/moe/internal/kernel/decode"
 	kt "sonicmoe/moe/internal/kernel/kerneltest"
+	"sonicmoe/moe/internal/weights"
 )
 
 // quantised has a matrix of packed weights twice: in the layout of package fragments (units), and
@@ -175,5 +176,40 @@ func TestPackedDown(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// TestProgress runs the down-projection of packed weights during the up-projection. Its bits must be those
+// of a down-projection that starts after the up-projection. The test also detects races between the two,
+// and a count that differs from the expected one, for which the down-projection would wait forever.
+func TestProgress(t *testing.T) {
+	c := spec.Config{Hidden: 320, Intermediate: 160, Weights: "int4-g32"}
+	for name, plan := range packedPlans {
+		if testing.Short() && name != "few" {
+			continue
+		}
+		t.Run(name, func(t *testing.T) {
+			u := newUp(plainOf(c), plan())
+			c := c
+			c.NumExperts = u.c.NumExperts
+			w1, w2 := quantise(t, fragments.W1(c), c.Type, 3, []int{c.HWidth()}, c.Hidden), quantise(t, fragments.W2(c), c.Type, 4, []int{c.Hidden}, c.Intermediate)
+			run := func(b *kt.Bed, apart bool) []uint16 {
+				a, y := b.Room(2*u.rows*weights.A(c).Elements()), b.Room(2*u.rows*c.Hidden)
+				first := decode.UpArgs{X: kt.Upload(b, u.x), Gather: kt.Upload(b, u.p.Gather), W1: kt.Upload(b, w1.units), A: a, Rows: u.rows, TileArgs: u.p.Tiles(b)}
+				second := decode.DownArgs{A: a, W2: kt.Upload(b, w2.units), Y: y, Rows: u.rows, TileArgs: first.TileArgs, Progress: first.Table}
+				second.Tickets = kt.Upload(b, []uint32{0})
+				kt.Queue(b, decode.Up{Config: c, Units: true, Few: true}, 3, first)
+				if apart {
+					second.Progress = 0
+					require.NoError(t, b.Stream.Synchronize(t.Context()))
+				}
+				kt.Run(b, decode.Down{Config: c, Units: true, Few: true}, 2, second)
+				return kt.Download[uint16](b, y, u.rows*c.Hidden)
+			}
+			want := run(kt.New(t, kt.Early), true)
+			for _, when := range kt.Timings() {
+				kt.SameBits(t, want, run(kt.New(t, when), false), "Y "+when.Name)
+			}
+		})
 	}
 }

@@ -26,6 +26,9 @@ type product struct {
 	// packed weights it tells which stages have received their tokens.
 	ring, copied *pipeline.Ring
 	queue        *schedule.Queue[block] // the CTA's tiles
+	// progress counts the blocks that the kernel has stored. before is the progress of the kernel that
+	// computes the tokens.
+	progress, before progress
 }
 
 // sums describes the sums of a product. Each sum multiplies a row of weights with a token, column
@@ -135,13 +138,10 @@ type loadUnit func(to, full ptx.Shared, b block, column, bytes ptx.U32, part int
 // through which store stores, if any.
 func (p *product) run(in operands, boxes boxes, store func(b block, acc [][]ptx.F32)) {
 	k := p.k
-	awaitPredecessor := func() {
-		k.GridDepWait()
-		k.GridDepLaunch()
-	}
 	p.cta.Ready(k.TidX())
 	if !in.early {
-		awaitPredecessor()
+		k.GridDepWait()
+		k.GridDepLaunch()
 	}
 	in.table.prepare()
 	tiles := scheduler{p, in.table, in.tickets}
@@ -157,20 +157,33 @@ func (p *product) run(in operands, boxes boxes, store func(b block, acc [][]ptx.
 			k.IfElse(k.Warp().EqI(p.mathWarps()),
 				func() { k.If(k.ElectOne(), func() { p.loadWeights(tiles, in.weights) }) },
 				func() {
-					tokens := func() {
-						if in.early {
-							awaitPredecessor()
-						}
-						p.loadTokens(tiles, in.tokens)
-					}
+					tokens := func() { p.loadReady(tiles, in) }
 					if p.packed.IsPacked() {
-						k.IfElse(k.Warp().EqI(p.mathWarps()+1), tokens, func() { k.If(k.ElectOne(), func() { p.fenceTokens(tiles) }) })
+						k.IfElse(k.Warp().EqI(p.mathWarps()+1), tokens, func() { k.If(k.ElectOne(), func() { p.follow(tiles) }) })
 					} else {
 						tokens()
 					}
 				})
 		}},
 	)
+}
+
+// loadReady loads the tokens when they are there.
+func (p *product) loadReady(tiles scheduler, in operands) {
+	k := p.k
+	switch {
+	case p.before.units > 0:
+		k.GridDepLaunch()
+		p.before.begin(k)
+		p.loadTokens(tiles, in.tokens, func(tile block) { p.before.await(k, tile) })
+		k.GridDepWait() // a kernel that waits for this one may rely on the end of the kernel before
+	case in.early:
+		k.GridDepWait()
+		k.GridDepLaunch()
+		p.loadTokens(tiles, in.tokens, func(block) {})
+	default:
+		p.loadTokens(tiles, in.tokens, func(block) {})
+	}
 }
 
 // loadWeights fills the weights' part of the stages. It runs in one thread.
@@ -208,11 +221,13 @@ func (p mathRole) run(tiles scheduler, boxes boxes, store func(b block, acc [][]
 	for part := range sums {
 		sums[part] = k.Accumulators(p.tokens / 2) // the threads also write the sums past a block's width to a box; TMA drops them
 	}
+	hasStored := p.progress.hasStored(k)
 	loop := gemm.MainLoop{K: k, Ring: p.ring.Consumer(), Release: pipeline.NewReleaser(k, k.Lane(), 1)}
 	tiles.read(func(b block) {
 		has := p.warpgroup.Lt(b.units)
 		b.unit = b.unit.Add(p.warpgroup)
 		k.IfElse(has, func() { p.compute(loop, sums, b, store) }, func() { loop.Drain(ptx.Uint(p.stages())) })
+		hasStored()
 	})
 	if boxes.given() {
 		boxes.finish()

@@ -21,18 +21,19 @@ type block struct {
 	// row is the first packed row. rows is the number of rows, in parts of a tile at most
 	// shape.tokens.
 	row, rows ptx.U32
-	// set has a bit for each of the expert's tokens, if the CTA has chosen the experts itself.
-	set ptx.U32
+	// mark has a bit for each of the expert's tokens, if the CTA has chosen the experts itself. In a CTA
+	// that counts its progress, or awaits it, mark is the number of the table's entry.
+	mark ptx.U32
 }
 
 // Words packs the block for the queue.
 func (b block) Words() []ptx.U32 {
-	return []ptx.U32{b.expert.Or(b.units.ShlI(16)), b.unit, b.row, b.rows.Or(b.set.ShlI(16))}
+	return []ptx.U32{b.expert.Or(b.units.ShlI(16)), b.unit, b.row, b.rows.Or(b.mark.ShlI(16))}
 }
 
 // FromWords unpacks a block.
 func (block) FromWords(w []ptx.U32) block {
-	return block{expert: w[0].AndI(0xffff), units: w[0].ShrI(16), unit: w[1], row: w[2], rows: w[3].AndI(0xffff), set: w[3].ShrI(16)}
+	return block{expert: w[0].AndI(0xffff), units: w[0].ShrI(16), unit: w[1], row: w[2], rows: w[3].AndI(0xffff), mark: w[3].ShrI(16)}
 }
 
 // IsEnd reports whether the block has no rows. Such a block ends the queue.
@@ -96,8 +97,7 @@ type table interface {
 	prepare()
 	// length returns the number of entries.
 	length() ptx.U32
-	// entry returns an entry: expert, first row, number of rows, and set of tokens. The set is 0 if
-	// the table has no sets.
+	// entry returns an entry: expert, first row, number of rows, and the mark of its blocks.
 	entry(i ptx.U32) []ptx.U32
 }
 
@@ -105,6 +105,8 @@ type table interface {
 type planned struct {
 	at, size ptx.Global
 	load     func(size ptx.Global) ptx.U32
+	// isNumbered means that an entry's last word counts, and that the entry's number takes its place.
+	isNumbered bool
 }
 
 func (planned) prepare() {}
@@ -112,7 +114,11 @@ func (planned) prepare() {}
 func (t planned) length() ptx.U32 { return t.load(t.size) }
 
 func (t planned) entry(i ptx.U32) []ptx.U32 {
-	words := ptx.LdGlobalVec[ptx.U32](t.at.Index(i, schedule.PairBytes), 4)
+	at := t.at.Index(i, schedule.PairBytes)
+	if t.isNumbered {
+		return append(ptx.LdGlobalVec[ptx.U32](at, 2), ptx.LdGlobal[ptx.U32](at.At(8)), i)
+	}
+	words := ptx.LdGlobalVec[ptx.U32](at, 4)
 	return append(words[:3], ptx.Uint(0))
 }
 
@@ -147,8 +153,14 @@ type scheduler struct {
 
 // read calls body for each of the CTA's blocks. It runs in the math warps and in the warp that
 // loads tokens.
-func (s scheduler) read(body func(b block)) {
-	s.queue.Reader(s.k.Lane().EqI(0)).Each(func(whole block) { s.split(whole, body) })
+func (s scheduler) read(body func(b block)) { s.readAfter(func(block) {}, body) }
+
+// readAfter does the same as read, and calls function await before the blocks of each tile.
+func (s scheduler) readAfter(await, body func(b block)) {
+	s.queue.Reader(s.k.Lane().EqI(0)).Each(func(whole block) {
+		await(whole)
+		s.split(whole, body)
+	})
 }
 
 // readAlone is read for a single thread of a warp.
@@ -211,7 +223,7 @@ func (s scheduler) publish(body func(b block, before func(column ptx.U32))) {
 	out := s.queue.Publisher()
 	entry, unit, units := ptx.NewVars(k, 4, ptx.Uint(0)), ptx.NewVar(k, ptx.Uint(0)), ptx.NewVar(k, ptx.Uint(0))
 	published := func() block {
-		return block{expert: entry[0].Copy(), row: entry[1].Copy(), rows: entry[2].Copy(), set: entry[3].Copy(), unit: unit.Copy(), units: units.Copy()}
+		return block{expert: entry[0].Copy(), row: entry[1].Copy(), rows: entry[2].Copy(), mark: entry[3].Copy(), unit: unit.Copy(), units: units.Copy()}
 	}
 	publish := func(number ptx.U32) {
 		entry[2].Set(ptx.Uint(0))
@@ -287,8 +299,9 @@ func (l lastTiles) place(tile ptx.U32) (entry, unit ptx.U32) {
 }
 
 // loadTokens fills the tokens' part of the stages. Eight lanes copy the 128 bytes of a row, so a
-// warp copies 4 rows at a time. Columns beyond the last row repeat the last row.
-func (p *product) loadTokens(tiles scheduler, t tokens) {
+// warp copies 4 rows at a time. Columns beyond the last row repeat the last row. loadTokens calls
+// function await before it loads the tokens of a tile.
+func (p *product) loadTokens(tiles scheduler, t tokens, await func(tile block)) {
 	k, ring := p.k, p.ring.Producer()
 	done := func(s pipeline.Stage) { k.CpAsyncMbarrierArriveNoInc(s.Full) }
 	if p.packed.IsPacked() {
@@ -304,7 +317,7 @@ func (p *product) loadTokens(tiles scheduler, t tokens) {
 	// A swizzle pattern has 8 rows. Every second copy is in the lower half of a pattern.
 	to := [2]ptx.U32{copier.Swizzled(first), copier.Swizzled(first.AddI(copyRows))}
 	from := ptx.NewVars(k, p.tokens/copyRows, ptx.Long(0))
-	tiles.read(func(b block) {
+	tiles.readAfter(await, func(b block) {
 		last := b.rows.SubI(1)
 		p.eachCopy(b.rows, func(i int) {
 			from[i].Set(at.Index(t.number(b, first.AddI(copyRows*i).Min(last)), t.rowBytes).Addr())

@@ -24,7 +24,7 @@ var (
 	// wide loads tokens once for 256 rows of weights. With many tokens an expert, the loads of
 	// tokens take more of an SM's bandwidth than the loads of weights.
 	wide = shape{4, tileTokens}
-	// few is for packed weights with few tokens an expert. Its stages are smaller than those of narrow,
+	// few has room for fewer tokens, for packed weights. Its stages are smaller than those of narrow,
 	// so the ring has more of them.
 	few = shape{2, 32}
 	// tiny has small stages, and so twice as many of them: twice the weights are in flight.
@@ -40,6 +40,9 @@ var packedShapes = map[shape]shape{narrow: {4, 64}, few: {4, 32}, wide: {3, tile
 // kind says which kernel of a product it is. CTAs are narrow unless wide, few or tiny is true. units means
 // that the weights are units of packed weights.
 type kind struct{ wide, few, tiny, units bool }
+
+// hasProgress reports whether the down-projection follows the progress of the up-projection.
+func (k kind) hasProgress() bool { return k.units && k.few }
 
 // name returns the part of the kernel's name that tells its kind.
 func (k kind) name() (name string) {
@@ -82,6 +85,8 @@ type stage struct {
 	packed fragments.Format
 	// depth is the number of k-tiles. unitBytes is the size of a unit's weights in a stage.
 	depth, unitBytes int
+	// counts means that the kernel counts its progress.
+	counts bool
 }
 
 // stageOf returns the stages of a product whose sums have a number of columns. A stage of packed weights
@@ -92,19 +97,22 @@ func stageOf(c spec.Config, columns int, k kind) stage {
 	if k.units {
 		f = fragments.FormatOf(c)
 		const least = 3 // stages of a ring
-		one, two := stage{s, f, fragments.KTiles, f.BlockBytes()}, stage{s, f, 2 * fragments.KTiles, 2 * f.BlockBytes()}
+		one, two := stage{s, f, fragments.KTiles, f.BlockBytes(), false}, stage{s, f, 2 * fragments.KTiles, 2 * f.BlockBytes(), false}
 		if fragments.Blocks(columns) > 1 && f.Code.Bits() == 4 && !k.wide && packedRingBytes/two.bytes() >= least {
 			return two
 		}
 		return one
 	}
-	return stage{s, f, 1, weightsBytes}
+	return stage{s, f, 1, weightsBytes, false}
 }
 
 // loadWarps returns the number of warps that load: one for weights, one for tokens and, with packed
-// weights, one that fences the tokens.
+// weights, one that fences the tokens, and one that counts the progress.
 func (s stage) loadWarps() int {
-	if s.packed.IsPacked() {
+	switch {
+	case s.counts:
+		return 4
+	case s.packed.IsPacked():
 		return 3
 	}
 	return 2
@@ -166,7 +174,7 @@ func WideFrom(c spec.Config) int {
 // narrow CTA.
 func UnitsWideFrom(c spec.Config) int { return (56*c.NumExperts + c.TopK - 1) / c.TopK }
 
-// UnitsFewUpTo returns the number of tokens up to which CTAs for few tokens are faster for packed weights.
+// UnitsFewUpTo returns the number of tokens up to which CTAs of 32 tokens are faster for packed weights.
 // The limit is an average of 18 tokens an expert, of which seldom more than 32 are one expert's.
 func UnitsFewUpTo(c spec.Config) int { return 18 * c.NumExperts / c.TopK }
 

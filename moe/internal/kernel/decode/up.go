@@ -24,8 +24,8 @@ import (
 // own.
 type Up struct {
 	spec.Config
-	// Wide selects wide CTAs, which are for batches from [WideFrom] tokens on. Few selects CTAs for few
-	// tokens an expert, which are for batches of packed weights up to [UnitsFewUpTo] tokens.
+	// Wide selects wide CTAs, which are for batches from [WideFrom] tokens on. Few selects CTAs of 32
+	// tokens, which are for batches of packed weights up to [UnitsFewUpTo] tokens.
 	Wide, Few bool
 	// Tiny selects tiny CTAs, which are for up to [MaxTiny] tokens. Each CTA chooses the experts of
 	// all tokens itself, from the router's sums. The last CTA writes the choice and the plan.
@@ -54,7 +54,8 @@ type UpArgs struct {
 	H driver.DevicePtr
 	// Rows is R.
 	Rows int
-	// Tiny CTAs write Table and RowPairs of TileArgs. Other CTAs read them.
+	// Tiny CTAs write Table and RowPairs of TileArgs. Other CTAs read them. CTAs of 32 tokens count
+	// their progress in Table, see [DownArgs].
 	gemm.TileArgs
 	// ChoiceArgs are used by tiny CTAs only.
 	ChoiceArgs
@@ -107,6 +108,7 @@ func (u Up) kind() kind { return kind{wide: u.Wide, few: u.Few, tiny: u.Tiny, un
 // Build emits the kernel.
 func (u Up) Build() (*jit.Kernel[UpArgs], error) {
 	stage := stageOf(u.Config, u.Hidden, u.kind())
+	stage.counts = u.kind().hasProgress()
 	k := jit.NewBuilder[UpArgs]("moe_decode_"+u.kind().name()+"up", stage.threads(), 1)
 	k.SetGrid(func(a *UpArgs, sms int) gpu.Dim3 { return ctas(a.Rows, u.NumExperts, u.units(), sms) })
 	cta := pipeline.NewCTA(k.Kernel)
@@ -121,6 +123,9 @@ func (u Up) Build() (*jit.Kernel[UpArgs], error) {
 		columns: u.Hidden, units: u.units(), parts: u.parts(), mnMajor: units{weights.W1(u.Config)}.mnMajor(), bias: bias,
 	})
 	table := tableOf(p)
+	if stage.counts {
+		p.progress = newProgress(cta, k.Ptr(&k.Args.Table), p.mathWarps())
+	}
 
 	// Roles "math" and "load". The epilogue stores A and H.
 	out := u.epilogue(k, p)
@@ -137,7 +142,7 @@ func (u Up) table(k *jit.Builder[UpArgs]) (of func(p *product) table, number fun
 		in := newChoiceTensors(u.Config, k, &k.Args.ChoiceArgs, &k.Args.TileArgs)
 		return func(p *product) table { return newChoice(p, u.Config, in) }, tokenOf
 	}
-	plan := planned{k.Ptr(&k.Args.Table), k.Ptr(&k.Args.RowPairs), afterWait}
+	plan := planned{k.Ptr(&k.Args.Table), k.Ptr(&k.Args.RowPairs), afterWait, u.kind().hasProgress()}
 	gather := k.Ptr(&k.Args.Gather)
 	return func(*product) table { return plan }, func(b block, row ptx.U32) ptx.U32 {
 		return ptx.LdGlobal[ptx.U32](gather.Index(b.row.Add(row), 4))

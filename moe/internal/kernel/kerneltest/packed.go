@@ -25,7 +25,7 @@ func NewPacked(tokens int, rows, gaps []int) *Packed {
 		first := len(p.Expert)
 		for i := range n {
 			if i%schedule.PairRows == 0 {
-				p.table = append(p.table, uint32(e), uint32(first+i), uint32(min(schedule.PairRows, n-i)), ^uint32(0)) // no kernel reads the last word of an entry
+				p.table = append(p.table, uint32(e), uint32(first+i), uint32(min(schedule.PairRows, n-i)), 0)
 			}
 			p.Expert = append(p.Expert, e)
 			p.Gather = append(p.Gather, uint32((first*7+i*13)%tokens))
