@@ -287,8 +287,8 @@ class SonicMoE(nn.Module):
 
         The layer follows the block's configuration, and keeps the names of the block's modules and
         weights. If the block's forward returns a pair, as in gpt-oss and Llama-4, the layer returns
-        the output and None. FP8 experts in blocks of 128 x 128 and gpt-oss's MXFP4 experts stay
-        packed. Shared experts in FP8 are dequantised. With weights "mxfp4" the experts' 16-bit weights
+        the output and None. FP8 experts in blocks of 128 x 128, FP4 experts and gpt-oss's MXFP4
+        experts stay packed. Shared experts in FP8 are dequantised. With weights "mxfp4" the experts' 16-bit weights
         are rounded to MXFP4. lora_rank gives the experts an adapter, as add_lora does.
 
         If no Config describes the block's router or experts, the error says why.

@@ -16,9 +16,20 @@ def packing(experts: nn.Module) -> str:
     if type(experts).__name__ == "Mxfp4GptOssExperts":
         return "mxfp4"
     w, scales = getattr(experts, "down_proj", None), getattr(experts, "down_proj_scale_inv", None)
+    if is_fp4(experts):
+        return "mxfp4"
     if scales is None or w.dtype is not torch.float8_e4m3fn or tuple(getattr(experts, "block_size", None) or ()) != (_BLOCK, _BLOCK):
         return "plain"
     return "fp8" if scales.dtype is torch.float32 else "fp8-ue8m0"
+
+
+def is_fp4(experts: nn.Module) -> bool:
+    """Reports whether a module is an FP8Experts of FP4 (DeepSeek-V4): MXFP4 in the order of gpt-oss's files,
+    with the scales in gate_up_proj_scale_inv and down_proj_scale_inv."""
+    w, scales = getattr(experts, "down_proj", None), getattr(experts, "down_proj_scale_inv", None)
+    if scales is None or w.dtype is not torch.int8 or scales.element_size() != 1:
+        return False
+    return scales.shape == (*w.shape[:2], w.shape[2] * 2 // _GROUP)
 
 
 class _Tensors(nn.Module):
@@ -32,7 +43,11 @@ class _Tensors(nn.Module):
 
 def mxfp4(experts: nn.Module) -> nn.Module:
     """Returns the codes and scales of a Mxfp4GptOssExperts in the order of the model's files, with
-    the experts' biases. transformers holds codes and scales in the order of Triton's kernels."""
+    the experts' biases. transformers holds codes and scales in the order of Triton's kernels. For FP4
+    of an FP8Experts, the result shares the memory of its codes and scales."""
+    if is_fp4(experts):
+        up = "gate_up_proj" if experts.has_gate else "up_proj"
+        return _like(experts, {of: getattr(experts, name).detach().view(torch.uint8) for w in (up, "down_proj") for of, name in ((w, w), (f"{w}_scales", f"{w}_scale_inv"))})
     tensors = {}
     for name in ("gate_up_proj", "down_proj"):
         w, precision = getattr(experts, name), getattr(experts, f"{name}_precision_config")
@@ -89,6 +104,11 @@ def to_mxfp4(experts: nn.Module) -> nn.Module:
             tensors[name], tensors[f"{name}_scales"] = quantised(w)
         else:
             tensors[name] = w.detach().bfloat16()
+    return _like(experts, tensors)
+
+
+def _like(experts: nn.Module, tensors: dict[str, Tensor]) -> nn.Module:
+    """Returns a module with the given tensors and with the activation of a module of experts."""
     made = _shaped(_Tensors(**tensors))
     for name in ("alpha", "limit", "act_fn", "has_gate", "config"):
         if hasattr(experts, name):

@@ -14,7 +14,7 @@ from ._library import ArgumentError, Config
 from ._weights import DTYPES, EXPERTS
 from .functional import experts_by_key
 from .module import SonicMoE, autocast, config_type
-from .packed import packing
+from .packed import is_fp4, packing
 
 NAME = "sonicmoe_go"
 
@@ -28,7 +28,7 @@ def register_with_transformers(model: nn.Module | None = None) -> str:
     The model keeps its own router. If the library does not support the model's experts, their first
     call raises an error. Experts of Llama-4 and DBRX never look for an implementation in the
     registry, and run eager without a warning. If a model is given, it gets the implementation, or
-    an error that names experts of both kinds. FP8 experts in blocks of 128 x 128 stay packed, and their
+    an error that names experts of both kinds. FP8 experts in blocks of 128 x 128 and FP4 experts stay packed, and their
     tokens are bf16. LoRA of the experts' parameters by PEFT (target_parameters) runs in the same
     products. Returns the registered name.
     """
@@ -157,7 +157,7 @@ def _forward(self: nn.Module, hidden_states: Tensor, top_k_index: Tensor, top_k_
     _check(self)
     up = "gate_up_proj" if self.has_gate else "up_proj"
     w1, w2 = getattr(self, up), self.down_proj
-    if w1.dtype is torch.float8_e4m3fn:
+    if w1.dtype is torch.float8_e4m3fn or is_fp4(self):
         return _packed(self, hidden_states, top_k_index, top_k_weights, up)
     b1 = b2 = None
     if self.has_bias:
@@ -178,10 +178,12 @@ def _forward(self: nn.Module, hidden_states: Tensor, top_k_index: Tensor, top_k_
 
 
 def _packed(self: nn.Module, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor, up: str) -> Tensor:
-    """The forward of FP8 experts in transformers."""
+    """The forward of FP8 and FP4 experts in transformers."""
     if (word := packing(self)) == "plain":
         raise ArgumentError(f"{type(self).__name__} has blocks of {self.block_size}, must have blocks of (128, 128)")
     num_experts, hidden, intermediate = self.down_proj.shape
+    if word == "mxfp4":
+        intermediate *= 2  # a byte has two codes
     c = _config(hidden, intermediate, num_experts, top_k_index.shape[-1], weights=word, **_formula(self))
     given = {"w1": getattr(self, up), "w2": self.down_proj, "w1_scale": getattr(self, f"{up}_scale_inv"), "w2_scale": self.down_proj_scale_inv}
     for name, t in given.items():

@@ -187,6 +187,37 @@ class Swizzled:
         self.storage = types.SimpleNamespace(data=t.transpose(-1, -2), layout=types.SimpleNamespace(unswizzle_data=lambda t: t))
 
 
+@pytest.mark.parametrize("way", ["register", "from_hf"])
+@torch.no_grad()
+def test_fp4_experts(way, device):
+    """transformers' FP8Experts may hold FP4 codes with E8M0 scales of 32 numbers, as for DeepSeek-V4. The
+    output must have the bits of the layer of the codes' values, unpacked by transformers."""
+    fp8, moe = pytest.importorskip("transformers.integrations.finegrained_fp8"), pytest.importorskip("transformers.integrations.moe")
+    if "expert_dtype" not in inspect.signature(fp8.FP8Experts.__init__).parameters:
+        pytest.skip("this version of transformers has no FP4 experts")
+    block = model_of("qwen3", device).model.layers[0].mlp
+    made = copy.deepcopy(block)
+    kind = moe.use_experts_implementation(experts_class=type("FP8Experts", (fp8.FP8Experts,), {}), experts_interface=fp8.ALL_FP8_EXPERTS_FUNCTIONS)
+    made.experts = kind(config=copy.deepcopy(block.experts.config), block_size=(128, 128), expert_dtype="fp4", scale_fmt="ue8m0").to(device)
+    for name in ("gate_up_proj", "down_proj"):
+        w = getattr(block.experts, name)
+        codes, scales, _, _, _ = packed("mxfp4", *w.shape, device)
+        getattr(made.experts, name).data, getattr(made.experts, f"{name}_scale_inv").data = codes.view(torch.int8), scales.view(torch.float8_e8m0fnu)
+        w.data = fp8.Fp8Dequantize(None)._dequantize_one(codes.view(torch.int8), scales, torch.bfloat16)
+    x = torch.randn(1, 9, 128, dtype=torch.bfloat16, device=device)
+    if way == "register":
+        for b in (block, made):
+            b.experts.config._experts_implementation = sonicmoe_go.register_with_transformers()
+        assert torch.equal(made(x), block(x))
+        made.experts.down_proj_scale_inv.data = made.experts.down_proj_scale_inv.data.float()
+        with pytest.raises(sonicmoe_go.ArgumentError, match="weights are torch.int8, must be"):
+            made(x)
+        return
+    layer = sonicmoe_go.SonicMoE.from_hf(made)
+    assert layer.config.weights == "mxfp4"
+    assert torch.equal(layer(x), sonicmoe_go.SonicMoE.from_hf(block)(x))
+
+
 @torch.no_grad()
 def test_mxfp4_of_gpt_oss():
     """A block of gpt-oss with MXFP4 experts must give the same bits as the block with the experts
