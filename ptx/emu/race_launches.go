@@ -141,6 +141,9 @@ func (r *races) touchLaunch(g *grid, a *access, at, end uint64) *problem {
 		if old := s.write; old != nil && s.written&touched != 0 && r.unordered(old, s.lanes, a) {
 			return r.raceOfLaunches(g, old, a, at)
 		}
+		if old := s.write; old != nil && s.written&touched != 0 && r.unfenced(old, a) {
+			return problemf(ProxyRace, "%s, without fence.proxy.async in between; want it in this thread after the load that acquires the write", r.both(old, a, spot{at: at}))
+		}
 		if s.reads == nil || s.read&touched == 0 {
 			continue
 		}
@@ -157,6 +160,13 @@ func (r *races) touchLaunch(g *grid, a *access, at, end uint64) *problem {
 // that may still run performed access old.
 func (r *races) unordered(old *access, lanes uint32, a *access) bool {
 	return !(old.strong && a.strong && old.scope == gpuScope && a.scope == gpuScope) && !r.past(old, lanes, a)
+}
+
+// unfenced reports whether access a, through the async proxy, has no proxy fence after the ordinary
+// write old of a launch that may still run.
+func (r *races) unfenced(old, a *access) bool {
+	known := r.know(a.warp).Of(old.site.cluster, r.cluster)
+	return a.async && !old.async && !old.copy && !old.knownIn(known.FencedGlobal)
 }
 
 func (r *races) raceOfLaunches(g *grid, old, a *access, at uint64) *problem {

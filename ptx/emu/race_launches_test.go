@@ -1,6 +1,7 @@
 package emu
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"testing"
@@ -19,12 +20,16 @@ func TestRacesOfLaunches(t *testing.T) {
 		others  = "setp.eq.u32 %p2, %r3, 1;\n@%p2 st.global.u32 [%d0], 1;\n" // stores in lane 1
 		loads   = "@%p0 ld.global.u32 %r5, [%d0];\n"                         // loads in every lane of the first warp
 		other   = "@%p1 st.global.u32 [%d0+64], 1;\n"                        // stores to a word that no launch reads
+		raised  = store + "@%p1 st.release.gpu.global.u32 [%d0+128], 1;\n"
+		seen    = "@%p1 mbarrier.init.shared.b64 [%r0+32], 1;\nfence.mbarrier_init.release.cluster;\n@%p1 mbarrier.arrive.expect_tx.shared.b64 _, [%r0+32], 16;\n@%p1 ld.acquire.gpu.global.u32 %r4, [%d0+128];\n"
+		bulk    = "@%p1 cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r0], [%d0], 16, [%r0+32];\nagain: @%p1 mbarrier.test_wait.parity.shared.b64 %p2, [%r0+32], 0;\n@!%p1 bra done;\n@!%p2 bra again;\ndone:\n"
 	)
 	for _, x := range []struct {
 		name     string
 		launches []string // PTX of the launches; the last one has the race
 		ordinary bool     // the launches are not programmatic
 		says     []string
+		kind     FaultKind // of the fault, unless it is Race
 	}{
 		{name: "reads before the wait", launches: []string{store, load + wait},
 			says: []string{"reads global memory", "(out + 0)", "of CTA (0,0,0) wrote with st.global (line ", "the earlier launch of kernel k may still run", "griddepcontrol.wait before"}},
@@ -42,6 +47,8 @@ func TestRacesOfLaunches(t *testing.T) {
 		{name: "a flag of another lane after they meet", launches: []string{others + "bar.warp.sync 0xffffffff;\n@%p1 st.release.gpu.global.u32 [%d0+128], 1;\n", "@%p1 ld.acquire.gpu.global.u32 %r4, [%d0+128];\n" + load}},
 		{name: "a flag that another lane reads", launches: []string{store + "@%p1 st.release.gpu.global.u32 [%d0+128], 1;\n", "@%p1 ld.acquire.gpu.global.u32 %r4, [%d0+128];\n" + loads}, says: []string{"(out + 0)"}},
 		{name: "a flag that another lane reads and then meets", launches: []string{store + "@%p1 st.release.gpu.global.u32 [%d0+128], 1;\n", "@%p1 ld.acquire.gpu.global.u32 %r4, [%d0+128];\nbar.warp.sync 0xffffffff;\n" + loads}},
+		{name: "a flag before a bulk copy", launches: []string{raised, seen + "fence.proxy.async;\n" + bulk}},
+		{name: "a flag before a bulk copy, without a proxy fence", launches: []string{raised, seen + bulk}, says: []string{"fence.proxy.async"}, kind: ProxyRace},
 		{name: "a bulk store", launches: []string{"@%p1 st.shared.u32 [%r0], 1; @%p1 st.shared.u32 [%r0+4], 1; @%p1 st.shared.v2.u32 [%r0+8], {1, 1}; fence.proxy.async; @%p1 cp.async.bulk.global.shared::cta.bulk_group [%d0], [%r0], 16; cp.async.bulk.commit_group; cp.async.bulk.wait_group 0;\n", load},
 			says: []string{"wrote with cp.async.bulk"}},
 		{name: "a copy", launches: []string{store, "@%p1 cp.async.cg.shared.global [%r0], [%d0], 16; cp.async.wait_all;\n"}, says: []string{"cp.async"}},
@@ -72,7 +79,7 @@ func TestRacesOfLaunches(t *testing.T) {
 					}
 					var f *Fault
 					require.True(t, errors.As(err, &f), "%v", err)
-					require.Equal(t, Race, f.Kind)
+					require.Equal(t, cmp.Or(x.kind, Race), f.Kind)
 					for _, s := range x.says {
 						require.Contains(t, f.Text, s)
 					}
