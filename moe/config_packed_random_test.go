@@ -34,9 +34,11 @@ func TestPackedRandom(t *testing.T) {
 			r := rand.New(rand.NewPCG(uint64(i), 38))
 			for range sizes {
 				c := randomPacked(r, &p)
-				packed := newLayer(t, testDevice(t), c, moe.WithoutBackward(), moe.WithDecode(300))
+				small := moe.WithDecode([]int{64, 300}[r.IntN(2)])
+				packed := newLayer(t, testDevice(t), c, moe.WithoutBackward(), small)
+				moe.BesideAlways(packed)
 				c.Weights = ""
-				plain := newLayer(t, testDevice(t), c, moe.WithoutBackward(), moe.WithDecode(300))
+				plain := newLayer(t, testDevice(t), c, moe.WithoutBackward(), small)
 				for range draws {
 					tokens := 1 + r.IntN(1<<r.IntN(10)) // small batches are as frequent as large ones
 					checkRandom(t, r, packed, plain, tokens)

@@ -84,6 +84,60 @@ func forwardOf(t testing.TB, tr *trial.Trial, f moe.ForwardArgs, tokens int) tri
 	return r
 }
 
+// besideLayers are layers whose matrices have equal parts, and a last part that is smaller.
+var besideLayers = []moe.Config{
+	{Hidden: 256, Intermediate: 128, NumExperts: 6, TopK: 2, Weights: "fp8"},
+	{Hidden: 384, Intermediate: 128, NumExperts: 3, TopK: 2, Weights: "fp8-ue8m0", GateUp: spec.Apart},
+	{Hidden: 144, Intermediate: 80, NumExperts: 4, TopK: 3, Weights: "nvfp4", GateUp: spec.Apart},
+	{Hidden: 128, Intermediate: 64, NumExperts: 40, TopK: 1, Weights: "uint4-g32", GateUp: spec.Interleaved},
+	{Hidden: 128, Intermediate: 128, NumExperts: 3, TopK: 2, Weights: "mxfp4", Activation: spec.ReLU2},
+}
+
+// TestPackedBeside checks passes whose up-projection runs next to the kernel that unpacks. Two layers
+// with other weights use the same workspace in turns, so values of the pass before differ.
+func TestPackedBeside(t *testing.T) {
+	for _, d := range timedDevices(t) {
+		t.Run(d.name, func(t *testing.T) {
+			for i, c := range besideLayers {
+				if i > 1 && testing.Short() {
+					break
+				}
+				opts := []moe.Option{moe.WithoutBackward(), moe.WithoutDecode()}
+				packed := trialOn(t, d.dev, c, 150, opts...)
+				moe.BesideAlways(packed.Layer)
+				other, err := trial.New(d.dev, packed.Layer, 150, 2, 6)
+				require.NoError(t, err)
+				t.Cleanup(func() { require.NoError(t, other.Close()) })
+				other.Args.Workspace = packed.Args.Workspace
+				var launched []string
+				packed.Call().Observe(func(kernel string, _ driver.Stream) error {
+					launched = append(launched, kernel)
+					return nil
+				})
+				for _, tr := range []*trial.Trial{packed, other, packed} {
+					plain := plainTwin(t, tr, d.dev, opts...)
+					for _, tokens := range []int{150, 33} {
+						require.Equal(t, forwardOf(t, plain, plain.Inference(), tokens), forwardOf(t, tr, tr.Inference(), tokens), "%v, %d tokens", c, tokens)
+					}
+				}
+				require.Subset(t, launched, []string{"unpack", "up-beside"})
+				packed.Call().Observe(nil)
+				want := forward(t, packed, packed.Inference()).O
+				g := capture(t, packed.Stream(), func() error { return other.Call().Forward(packed.Stream(), other.Inference()) },
+					func() error { return packed.Call().Forward(packed.Stream(), packed.Inference()) })
+				defer g.Close()
+				require.NoError(t, packed.Poison())
+				for range 3 {
+					require.NoError(t, g.Launch(packed.Stream()))
+				}
+				got, err := packed.Results(false)
+				require.NoError(t, err)
+				require.Equal(t, want, got.O, "%v, in a graph", c)
+			}
+		})
+	}
+}
+
 // TestPackedGiven checks given experts: some have no tokens, some ids repeat, and some are out of
 // range.
 func TestPackedGiven(t *testing.T) {
@@ -233,7 +287,8 @@ func TestPackedSizes(t *testing.T) {
 		"nvfp4": weights/2 + weights/16 + 2*4*128, "uint4-g32": weights/2 + weights/32*3, "uint4-g128-f16": weights/2 + weights/128*3} {
 		cost := of(word)
 		require.Equal(t, router+bytes, cost.Weights, word)
-		require.Equal(t, before.Workspace+2*weights, cost.Workspace, word)
+		const counters = 4 * 128
+		require.Equal(t, before.Workspace+2*weights+counters, cost.Workspace, word)
 		require.Less(t, cost.Decode, before.Decode, word)
 	}
 }
@@ -276,14 +331,14 @@ func TestPackedUnits(t *testing.T) {
 }
 
 // TestPackedUnitsMedium checks which kernels read the units of a layer without WithDecode: CTAs of 32
-// tokens up to 18 rows an expert, wide ones from 56 rows on, narrow ones in between, and none above 1024
+// tokens up to 18 rows an expert, wide ones from 56 rows on, narrow ones in between, and none above 768
 // rows. All have the bits of the
 // unpacked weights.
 func TestPackedUnitsMedium(t *testing.T) {
 	dev, c := testDevice(t), moe.Config{Hidden: 64, Intermediate: 64, NumExperts: 2, TopK: 2, Weights: "fp8"}
 	l, err := moe.New(t.Context(), dev, c, moe.WithoutCache(), moe.WithoutBackward())
 	require.NoError(t, err)
-	for tokens, up := range map[int]string{18: "decode-units-few-up", 19: "decode-units-up", 55: "decode-units-up", 56: "decode-units-wide-up", 1024: "decode-units-wide-up", 1025: "unpack"} {
+	for tokens, up := range map[int]string{18: "decode-units-few-up", 19: "decode-units-up", 55: "decode-units-up", 56: "decode-units-wide-up", 768: "decode-units-wide-up", 769: "unpack"} {
 		tr, err := trial.New(dev, l, tokens, 1, 6)
 		require.NoError(t, err)
 		sizes, err := l.Sizes(tokens)

@@ -35,18 +35,24 @@ func (o options) decodeUpTo(c Config) int {
 }
 
 // unitsRows returns the mean number of an expert's rows up to which the products read units. Up to
-// this number, unpacking the weights takes more time than the products of large batches save; see
-// experiments.md of the benchmarks.
+// this number, unpacking the weights, also next to the up-projection, takes more time than the products
+// of large batches save; see experiments.md of the benchmarks.
 func unitsRows(c Config) int {
 	p := spec.PackingOf(c)
 	switch {
-	case p != nil && (p.Code.Bits() == 8 || p.Scale == spec.ScaleE4M3 || p.Scale == spec.ScaleF16):
+	case p != nil && p.Code == spec.E4M3 && p.Scale == spec.ScaleF32:
+		return 768
+	case p != nil && (p.Code == spec.E4M3 || p.Scale == spec.ScaleE4M3 || p.HasZeros):
 		return 1024
 	case p != nil && p.Code == spec.Int4:
 		return 4096
 	}
 	return 2048
 }
+
+// besideRows is the mean number of an expert's rows from which the up-projection runs next to the kernel
+// that unpacks. With fewer rows it would wait for a kernel that has a part of each SM.
+const besideRows = 256
 
 // unitsUpTo returns the largest batch whose products read units.
 func (o options) unitsUpTo(c Config) int {
@@ -62,6 +68,9 @@ type smallBatch struct {
 	// packed weights. Tiles are wide from wideFrom tokens on, unless wideFrom is 0. Tiles of units
 	// have up to 32 tokens up to unitsFewUpTo tokens, and are wide from unitsWideFrom tokens on.
 	upTo, unitsUpTo, wideFrom, unitsFewUpTo, unitsWideFrom int
+	// besideFrom is the smallest batch whose up-projection runs next to the kernel that unpacks, unless
+	// the products read units.
+	besideFrom int
 	// byWarps is the largest batch for which a warp chooses each token's experts from the
 	// router's sums.
 	byWarps int
@@ -76,6 +85,7 @@ func (o options) smallBatch(c Config) smallBatch {
 		return smallBatch{inRouter: choose.InRouter(c)}
 	}
 	f := smallBatch{upTo: o.decodeUpTo(c), unitsUpTo: o.unitsUpTo(c), wideFrom: decode.WideFrom(c), unitsFewUpTo: decode.UnitsFewUpTo(c), unitsWideFrom: decode.UnitsWideFrom(c), inRouter: choose.InRouter(c)}
+	f.besideFrom = besideRows * c.NumExperts / c.TopK
 	// The router's sums use the memory of Y for the same tokens.
 	room := 2 * c.TopK * c.Hidden
 	if f.inRouter && 4*c.NumExperts <= room {

@@ -97,3 +97,6 @@ func SizesOn(c Config, sms, tokens int) Sizes {
 	}
 	return s
 }
+
+// BesideAlways makes the up-projection of every large batch run next to the kernel that unpacks.
+func BesideAlways(l *Layer) { l.smallBatch.besideFrom = 0 }

@@ -55,7 +55,7 @@ func (q *queue) gradients(n work, b *BackwardArgs, w backwardWorkspace, routed b
 	of := b.wanted()
 	throughRouter := routed && (of.dX || of.dRouter || of.dRouterBias || of.dExpertScale)
 	r.planRows()
-	r.unpack(&r.Weights, r.Workspace.Ptr, r.w.indices)
+	r.unpack(&r.Weights, r.Workspace.Ptr, r.w.indices, false)
 	r.padLoRA(&r.Weights, r.Workspace.Ptr, r.w.indices)
 	lora := r.hasLoRA()
 	r.when(lora, (*backwardRun).loraDO)

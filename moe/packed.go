@@ -14,9 +14,11 @@ import (
 // This file has the code for packed weights in a pass.
 
 // unpack queues the kernel that unpacks packed weights, after a plan. It changes the addresses in w
-// to the addresses of the values in the workspace at p. It does nothing for plain weights.
-func (q *queue) unpack(w *Weights, p driver.DevicePtr, places indices) {
+// to the addresses of the values in the workspace at p. It does nothing for plain weights. With beside
+// the kernel leaves room on each SM for the kernel after it.
+func (q *queue) unpack(w *Weights, p driver.DevicePtr, places indices, beside bool) {
 	if to, packed := q.unpacked(w, p, places); packed {
+		to.Beside = beside
 		launch(q, kernel.UnpackKernel, to)
 	}
 }
@@ -30,10 +32,17 @@ func (q *queue) unpacked(w *Weights, p driver.DevicePtr, places indices) (to ker
 	to = kernel.UnpackArgs{
 		W1: w.W1.Ptr, W3: w.W3.Ptr, W2: w.W2.Ptr, W1Scale: w.W1Scale.Ptr, W3Scale: w.W3Scale.Ptr, W2Scale: w.W2Scale.Ptr,
 		W1Zero: w.W1Zero.Ptr, W3Zero: w.W3Zero.Ptr, W2Zero: w.W2Zero.Ptr, W1Global: w.W1Global.Ptr, W3Global: w.W3Global.Ptr, W2Global: w.W2Global.Ptr,
-		Offsets: at(p, places.offsets), ToW1: at(p, places.w1), ToW3: at(p, places.w3), ToW2: at(p, places.w2),
+		Offsets: at(p, places.offsets), Ready: at(p, places.ready), ToW1: at(p, places.w1), ToW3: at(p, places.w3), ToW2: at(p, places.w2),
 	}
 	w.W1.Ptr, w.W3.Ptr, w.W2.Ptr = to.ToW1, to.ToW3, to.ToW2
 	return to, true
+}
+
+// besides reports whether the up-projection of a pass runs next to the kernel that unpacks: in large
+// batches without a list, if H is not kept.
+func (q *queue) besides(n work, f *ForwardArgs, w pieces) bool {
+	small := &q.layer.smallBatch
+	return kernel.HasBeside(q.layer.of.Config) && !n.list && n.tokens >= small.besideFrom && !small.decodes(n.tokens) && q.keptH(f, w) == 0
 }
 
 // checkNoPacked refuses gradients of packed weights.

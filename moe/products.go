@@ -35,7 +35,7 @@ func (q *queue) products(n work, f *ForwardArgs, w pieces) {
 		q.smallBatchProducts(n, f, w, up, down, w1, w2)
 		return
 	}
-	q.unpack(&f.Weights, f.Workspace.Ptr, w.indices)
+	q.unpack(&f.Weights, f.Workspace.Ptr, w.indices, q.besides(n, f, w))
 	switch {
 	case n.list || !small.decodes(n.tokens): // a list may give an expert more rows than there are tokens
 		q.padLoRA(&f.Weights, f.Workspace.Ptr, w.indices)
@@ -70,8 +70,11 @@ func (q *queue) largeBatchProducts(n work, f *ForwardArgs, w pieces) {
 	p := f.Workspace.Ptr
 	up, scores := kernel.UpInferenceKernel, f.Scores.Ptr
 	h := q.keptH(f, w)
-	if h != 0 {
+	switch {
+	case h != 0:
 		up = kernel.UpKernel
+	case q.besides(n, f, w):
+		up = kernel.UpBesideKernel
 	}
 	if n.list {
 		scores = f.List.Scores.Ptr
@@ -79,7 +82,7 @@ func (q *queue) largeBatchProducts(n work, f *ForwardArgs, w pieces) {
 	q.loraUp(n, f, w)
 	launch(q, up, kernel.UpArgs{
 		X: f.X.Ptr, Gather: at(p, w.gather), W1: f.W1.Ptr, W3: f.W3.Ptr, B1: f.B1.Ptr, B3: f.B3.Ptr,
-		U: q.keptU(f, w), LoraB1: f.LoraB1.Ptr, LoraB3: f.LoraB3.Ptr, Scores: scores, Pairs: at(p, w.pairs),
+		U: q.keptU(f, w), LoraB1: f.LoraB1.Ptr, LoraB3: f.LoraB3.Ptr, Scores: scores, Pairs: at(p, w.pairs), Ready: at(p, w.ready),
 		A: at(p, w.a), H: h, Rows: n.rows, TileArgs: w.tiles(p, 0),
 	})
 	q.adapt(kernel.AdaptUpKernel, n, f, w)

@@ -42,8 +42,9 @@ type indices struct {
 	ids int64
 	// terms has the terms of the router's weights if the weights are FP32.
 	terms int64
-	// w1, w3 and w2 have the values of packed weights.
-	w1, w3, w2 int64
+	// w1, w3 and w2 have the values of packed weights. ready counts the parts of each expert's w1 and
+	// w3 that have been written.
+	w1, w3, w2, ready int64
 	// loraA1 to loraB2 have the factors of an adapter with the padded rank.
 	loraA1, loraB1, loraB3, loraA2, loraB2 int64
 }
@@ -58,7 +59,7 @@ func (w indices) tiles(p driver.DevicePtr, which int64) gemm.TileArgs {
 func (w indices) plan(p driver.DevicePtr, experts Tensor) order.PlanTensors {
 	return order.PlanTensors{
 		ExpertIDs: experts.Ptr, Gather: at(p, w.gather), Inverse: at(p, w.inverse), Pairs: at(p, w.pairs), Offsets: at(p, w.offsets),
-		Table: at(p, w.table), RowPairs: at(p, w.rowPairs), Tickets: at(p, w.tickets),
+		Table: at(p, w.table), RowPairs: at(p, w.rowPairs), Tickets: at(p, w.tickets), Ready: at(p, w.ready),
 	}
 }
 
@@ -138,6 +139,7 @@ func (l *Layer) indices(s *space, n work) indices {
 		plain := c
 		plain.Weights = ""
 		s1 := plain.Shapes(0)
+		w.ready = s.take(4 * int64(c.NumExperts))
 		w.w1, w.w3, w.w2 = s.take(s1.W1.Bytes()), s.take(s1.W3.Bytes()), s.take(s1.W2.Bytes())
 	}
 	if spec.PadsRank(c) && l.part != home {

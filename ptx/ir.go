@@ -98,11 +98,12 @@ type Entry struct {
 	// MaxThreads is the product of the extents in .maxntid, 0 if absent. Block is .reqntid.
 	MaxThreads int
 	Block      Dims
-	// MinCTAs is .minnctapersm, 0 if absent. Cluster is .reqnctapercluster.
-	MinCTAs int
-	Cluster Dims
-	Shared  []Variable
-	Local   []Variable // one copy for each thread
+	// MinCTAs is .minnctapersm and MaxRegisters is .maxnreg, 0 if absent. Cluster is
+	// .reqnctapercluster.
+	MinCTAs, MaxRegisters int
+	Cluster               Dims
+	Shared                []Variable
+	Local                 []Variable // one copy for each thread
 	// Names has the names of regions of dynamic shared memory and of named barriers.
 	Names     []Name
 	Decls     []RegDecl

@@ -27,9 +27,9 @@ type Kernel struct {
 	errs      []error
 	hint      string
 
-	maxThreads, minCTAs, cluster int
-	sharedBase                   U32
-	hasShared                    bool
+	maxThreads, minCTAs, cluster, maxRegisters int
+	sharedBase                                 U32
+	hasShared                                  bool
 	// thread holds the values of %tid.x, and of the indices computed from it, that are available at
 	// this point of the kernel: every path to it has computed them. If and Loop restore thread
 	// after a body that some threads skip. They restore it without a helper function, because a
@@ -65,6 +65,10 @@ func NewKernel(name string) *Kernel {
 func (k *Kernel) SetLaunchBounds(maxThreads, minCTAs int) {
 	k.maxThreads, k.minCTAs = maxThreads, minCTAs
 }
+
+// SetMaxRegisters states how many registers a thread may have, in place of the number that follows
+// from the CTAs of [Kernel.SetLaunchBounds]. CTAs of another kernel can then be on the same SM.
+func (k *Kernel) SetMaxRegisters(n int) { k.maxRegisters, k.minCTAs = n, 0 }
 
 // SetCluster states how many CTAs a cluster must have.
 func (k *Kernel) SetCluster(ctas int) { k.cluster = ctas }
@@ -284,7 +288,7 @@ func (k *Kernel) SharedBase() Shared {
 // it returns all of them, each with its Go line.
 func (k *Kernel) Build() (*Module, error) {
 	k.op(isa.Ret, nil)
-	e := &Entry{Name: k.name, Params: k.params, MaxThreads: k.maxThreads, MinCTAs: k.minCTAs, Names: k.names, Body: k.body}
+	e := &Entry{Name: k.name, Params: k.params, MaxThreads: k.maxThreads, MinCTAs: k.minCTAs, MaxRegisters: k.maxRegisters, Names: k.names, Body: k.body}
 	if k.cluster > 0 {
 		e.Cluster = Dims{k.cluster, 1, 1}
 	}

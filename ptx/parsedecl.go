@@ -118,6 +118,8 @@ func (p *parser) directives() error {
 			p.e.Block = d
 		case ".minnctapersm":
 			p.e.MinCTAs = d.Count()
+		case ".maxnreg":
+			p.e.MaxRegisters = d.Count()
 		case ".reqnctapercluster":
 			p.e.Cluster = d
 		}

@@ -141,7 +141,7 @@ func (p *printer) entry(e *Entry) {
 	directives := []struct {
 		name string
 		dims Dims
-	}{{".maxntid", Dims{e.MaxThreads, 1, 1}}, {".reqntid", e.Block}, {".minnctapersm", Dims{e.MinCTAs, 1, 1}}, {".reqnctapercluster", e.Cluster}}
+	}{{".maxntid", Dims{e.MaxThreads, 1, 1}}, {".reqntid", e.Block}, {".minnctapersm", Dims{e.MinCTAs, 1, 1}}, {".maxnreg", Dims{e.MaxRegisters, 1, 1}}, {".reqnctapercluster", e.Cluster}}
 	for _, d := range directives {
 		if d.dims.Count() > 0 {
 			p.writeLine(d.name + " " + d.dims.String())

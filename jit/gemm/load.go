@@ -217,6 +217,7 @@ func (p *Product) Gather(from Rows, loadB func(s pipeline.Stage, t schedule.Tile
 		publishes := elected.And(p.Queue.Publishes())
 		k.If(publishes, func() { publisher = p.Tiles.Publisher(p.Queue) })
 		reader := p.Queue.Reader(ptx.LaneOf(thread).EqI(0))
+		weights := p.awaiter()
 
 		// The row numbers are loaded one tile ahead. Rows past the expert's last row have the
 		// number of the last row; their results are dropped.
@@ -246,6 +247,7 @@ func (p *Product) Gather(from Rows, loadB func(s pipeline.Stage, t schedule.Tile
 				s := ring.Acquire()
 				k.If(elected, func() {
 					p.Expect(ring, s, t, kt, p.TileBBytes())
+					weights.wait(t.Expert)
 					loadB(s, t, kt)
 				})
 				to := s.Data.Plus(dst)

@@ -37,6 +37,8 @@ type Config struct {
 	Start Start
 	// Outlet stores the sums if it is set. It needs operands that TMA loads.
 	Outlet *Outlet
+	// Await says which B is ready if it is set. It needs rows that are gathered.
+	Await *Await
 	// Line is loaded for each tile if it is set. It needs operands that TMA loads.
 	Line *Line
 }
@@ -165,6 +167,9 @@ func (p *Product) Run(r Roles) {
 		p.syncCluster()
 	}, func() {
 		r.Load(r.Extra)
+		if p.Await != nil {
+			p.K.GridDepWait()
+		}
 		p.syncCluster()
 	})
 }
@@ -175,7 +180,11 @@ func (p *Product) start() {
 	}
 	p.cta.Ready(p.Thread)
 	p.syncCluster()
-	p.K.GridDepWait()
+	if p.Await == nil {
+		p.K.GridDepWait()
+	} else {
+		ptx.LdGlobalAcquire(p.Tiles.RowPairs) // after an acquiring load, later loads do not read stale cache lines
+	}
 	p.K.GridDepLaunch()
 }
 

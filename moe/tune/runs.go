@@ -39,7 +39,7 @@ const poison = 0xffffffff
 func (b *bench) runs(product spec.ProductID) ([]run, error) {
 	var list []run
 	for _, k := range b.kernels.OfProduct(b.kernels.Product(product)) {
-		if k.Pass().RoutedOnly && b.Histogram != nil {
+		if !k.Suits(b.Config) || k.Pass().RoutedOnly && b.Histogram != nil {
 			continue
 		}
 		r, err := b.run(k.Pass())

@@ -38,6 +38,9 @@ func Product(t driver.Target, c spec.Config, of *registry.Product, p gemm.Tiling
 	var sources []jit.Source
 	done := Built{}
 	for _, k := range kernel.Kernels.OfProduct(of) {
+		if !k.Suits(c) {
+			continue
+		}
 		b, s, err := Kernel(registry.Layer{Config: c, Tiles: tiles.Choice{}.With(of.ID, p)}, k, nil)
 		if err != nil {
 			return nil, nil, err

@@ -37,7 +37,7 @@ func TestNewProductIsOneRow(t *testing.T) {
 	}
 	insert("internal/spec/products.go", "	ProductDH\n", "	ProductRelu\n")
 	insert("internal/spec/products.go", "	ProductDH: ", `	ProductRelu: {Name: "relu", Weight: sizes.w2, Moved: func(s sizes) float64 { return s.t*s.d + s.r*s.n }},`+"\n")
-	insert("moe/internal/kernel/kernels.go", "UpKernel, UpInferenceKernel, DownKernel, AdaptUpKernel", "ReluKernel, ")
+	insert("moe/internal/kernel/kernels.go", "UpKernel, UpInferenceKernel, UpBesideKernel, DownKernel, AdaptUpKernel", "ReluKernel, ")
 	out := overlaytest.Go(t, root, files, "test", "-count=1", "-v", "-run=^TestRelu", "./moe/internal/kernel")
 	require.Equal(t, 2, strings.Count(out, "--- PASS: TestRelu"), out)
 }

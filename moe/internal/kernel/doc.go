@@ -38,7 +38,10 @@
 // A layer of packed weights runs one more kernel after the plan. Unpack writes the values of the
 // weights of experts with rows to the workspace, and the other kernels read them there. Kernels
 // that read units (see package fragments) do not need Unpack. The first two rows of the table are
-// for plain weights and for units.
+// for plain weights and for units. In a large batch without a list, Up runs at the same time as
+// Unpack, if H is not kept and the layer has no biases: on each SM one CTA of Up and one of Unpack, whose warps have the registers
+// that Up leaves. The load role of Up waits for each expert's weights (gemm.Await). Up ends after
+// Unpack, so Down waits for nothing else.
 //
 // A layer with an adapter (LoRA) runs the kernels of large batches for every number of tokens.
 // Small products, LoRA, multiply the rows by one factor. Up, Down, DH and DX go on with k-tiles of
@@ -110,7 +113,7 @@
 // are here in the order from operands to stores. gemm is jit/gemm; a name without a folder is in
 // this package:
 //
-//	Up      up.go, gemm/product.go, gemm/load.go (Gather), gemm/math.go
+//	Up      up.go, gemm/product.go, gemm/load.go (Gather), gemm/await.go, gemm/math.go
 //	Down    down.go, gemm/product.go, gemm/load.go (TMA), gemm/math.go, gemm/outlet.go
 //	DX      dx.go, gemm/product.go, gemm/load.go (TMA), gemm/math.go, gemm/outlet.go
 //	DH      dh/dh.go, gemm/product.go, gemm/load.go (Gather), gemm/math.go, dh/epilogue.go

@@ -22,7 +22,7 @@ import (
 // file, and each package lists its kernels.
 var Kernels = slices.Concat(
 	choose.Kernels, order.Kernels, rounding.Kernels,
-	registry.Registry{UnpackKernel, PadKernel, LoRAA1Kernel, LoRAA2Kernel, UpKernel, UpInferenceKernel, DownKernel, AdaptUpKernel, AdaptDownKernel, AdaptSingleKernel},
+	registry.Registry{UnpackKernel, PadKernel, LoRAA1Kernel, LoRAA2Kernel, UpKernel, UpInferenceKernel, UpBesideKernel, DownKernel, AdaptUpKernel, AdaptDownKernel, AdaptSingleKernel},
 	decode.Kernels,
 	registry.Registry{AggregateKernel, EarlyAggregateKernel, AggregateListKernel},
 	training.Kernels,

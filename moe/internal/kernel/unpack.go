@@ -20,6 +20,11 @@ import (
 // its scale, rounded to the layer's Type; package packed has the details. The kernel skips experts
 // without rows: it neither reads their weights nor writes their part of the output.
 //
+// Experts come one after the other, as in the table of row pairs, so that Up can run at the same time
+// (see UpBesideKernel). Up then has 160 registers a thread. The launch of Unpack is not programmatic:
+// CTAs that start while the plan still runs are not spread evenly, and a CTA of Up does not fit on an
+// SM with two of them.
+//
 // For each weight the kernel reads the code and its part of a scale, and writes 2 bytes: 2.53 bytes
 // in all for MXFP4 and 3 for FP8. Its roofline is the time to move these bytes.
 type Unpack struct {
@@ -40,44 +45,48 @@ type UnpackArgs struct {
 	Offsets driver.DevicePtr
 	// ToW1, ToW3 and ToW2 [E, out, in] are the outputs.
 	ToW1, ToW3, ToW2 driver.DevicePtr
+	// Ready [E] u32 is an output, see [gemm.Await]: the kernel adds the number of written parts of W1
+	// and W3.
+	Ready driver.DevicePtr
+	// Beside launches one CTA on each SM, next to which a CTA of the next kernel has room.
+	Beside bool
 }
 
 const (
-	unpackThreads = 256
-	// unpackCTAs is the number of CTAs on an SM. Together they have 32 warps, enough to hide the
-	// latency of loads.
-	unpackCTAs = 4
-	// unitWeights is the number of weights of a unit: the weights that a thread stores at once, in
-	// 16 bytes. All weights of a unit have the same scale.
-	unitWeights = tile.CopyBytes / tile.ElementBytes
-	// unpackUnits is the number of units whose loads a thread has in flight. A CTA works on chunks
-	// of unpackUnits·unpackThreads units of one matrix. Neighbouring threads have neighbouring
-	// units.
-	unpackUnits = 4
-	chunkUnits  = unpackUnits * unpackThreads
+	unpackThreads = 128
+	// unpackRegisters is the number of registers of a thread, and besideUpRegisters that of a thread of
+	// an Up next to it. A fourth of an SM's registers is for a fourth of its warps: three warps of Up
+	// and one of Unpack.
+	unpackRegisters   = 32
+	besideUpRegisters = 160
+	// unpackCTAs is the number of CTAs on an SM that Unpack has for itself.
+	unpackCTAs = 16
 )
-
-// unpackMatrix has the addresses of one matrix of the experts, and its size in an expert.
-type unpackMatrix struct {
-	codes, scales, to ptx.Global
-	zeros, global     ptx.Global // if the format has them
-	rows, columns     int
-}
-
-// units returns the number of units of a matrix.
-func (m unpackMatrix) units() int { return m.rows * m.columns / unitWeights }
-
-// chunks returns the number of chunks of a matrix. The last chunk may be smaller.
-func (m unpackMatrix) chunks() int { return (m.units() + chunkUnits - 1) / chunkUnits }
 
 // Build emits the kernel.
 func (u Unpack) Build() (*jit.Kernel[UnpackArgs], error) {
-	k := jit.NewBuilder[UnpackArgs]("moe_unpack", unpackThreads, unpackCTAs)
-	k.SetGrid(func(_ *UnpackArgs, sms int) gpu.Dim3 { return gpu.Dim3{X: unpackCTAs * sms} })
-	s := u.Shapes(0)
-	a := k.Args
-	matrix := func(codes, scales, zeros, global, to *driver.DevicePtr, of spec.Shape, columns int) unpackMatrix {
-		m := unpackMatrix{codes: k.Ptr(codes), scales: k.Ptr(scales), to: k.Ptr(to), rows: int(of.Dims[1]), columns: columns}
+	k := jit.NewBuilder[UnpackArgs]("moe_unpack", unpackThreads, 1)
+	k.SetMaxRegisters(unpackRegisters)
+	k.SetGrid(func(a *UnpackArgs, sms int) gpu.Dim3 {
+		if a.Beside {
+			return gpu.Dim3{X: sms}
+		}
+		return gpu.Dim3{X: unpackCTAs * sms}
+	})
+	list := u.matrices(k)
+	offsets, ready := k.Ptr(&k.Args.Offsets), k.Ptr(&k.Args.Ready)
+	cta := pipeline.NewCTA(k.Kernel)
+	e := unpacking{Unpack: u, k: k.Kernel, tid: k.TidX(), touched: cta.Shared("touched", 4*u.NumExperts, 16), ballots: cta.Shared("ballots", 4*lanes.Count, 16)}
+	k.GridDepLaunch()
+	e.parts(e.listed(offsets), list, ready)
+	return k.Build()
+}
+
+// matrices declares the parameters of W1, W3 (with GateUp "apart") and W2.
+func (u Unpack) matrices(k *jit.Builder[UnpackArgs]) []unpackMatrix {
+	a, sizes := k.Args, unpackSizes(u.Config)
+	matrix := func(codes, scales, zeros, global, to *driver.DevicePtr, of unpackSize) unpackMatrix {
+		m := unpackMatrix{unpackSize: of, codes: k.Ptr(codes), scales: k.Ptr(scales), to: k.Ptr(to)}
 		if u.Packing.HasZeros {
 			m.zeros = k.Ptr(zeros)
 		}
@@ -86,27 +95,14 @@ func (u Unpack) Build() (*jit.Kernel[UnpackArgs], error) {
 		}
 		return m
 	}
-	list := []unpackMatrix{matrix(&a.W1, &a.W1Scale, &a.W1Zero, &a.W1Global, &a.ToW1, s.W1, u.Hidden)}
-	if u.GateUp == spec.Apart {
-		list = append(list, matrix(&a.W3, &a.W3Scale, &a.W3Zero, &a.W3Global, &a.ToW3, s.W3, u.Hidden))
+	list := []unpackMatrix{matrix(&a.W1, &a.W1Scale, &a.W1Zero, &a.W1Global, &a.ToW1, sizes[0])}
+	if len(sizes) > 2 {
+		list = append(list, matrix(&a.W3, &a.W3Scale, &a.W3Zero, &a.W3Global, &a.ToW3, sizes[1]))
 	}
-	list = append(list, matrix(&a.W2, &a.W2Scale, &a.W2Zero, &a.W2Global, &a.ToW2, s.W2, u.Intermediate))
-	offsets := k.Ptr(&k.Args.Offsets)
-	cta := pipeline.NewCTA(k.Kernel)
-	e := unpacking{Unpack: u, k: k.Kernel, tid: k.TidX(), touched: cta.Shared("touched", 4*u.NumExperts, 16), ballots: cta.Shared("ballots", 4*lanes.Count, 16)}
-	k.GridDepWait()
-	k.GridDepLaunch()
-	count := e.list(offsets)
-	each := 0
-	for _, m := range list {
-		each += m.chunks()
+	for i := range list {
+		list[i].isOfUp = true
 	}
-	k.For(k.CtaidX(), count.MulI(each), k.NctaidX(), func(chunk ptx.U32) {
-		nth := chunk.DivI(each)
-		expert := ptx.LdShared[ptx.U32](e.touched.Plus(nth.ShlI(2)))
-		e.chunk(list, expert, chunk.Sub(nth.MulI(each)))
-	})
-	return k.Build()
+	return append(list, matrix(&a.W2, &a.W2Scale, &a.W2Zero, &a.W2Global, &a.ToW2, sizes[len(sizes)-1]))
 }
 
 // unpacking is the state of an Unpack while its code is emitted.
@@ -119,10 +115,10 @@ type unpacking struct {
 	touched, ballots ptx.Shared
 }
 
-// list writes the experts with rows to the array touched, and returns the number of these experts.
+// listed writes the experts with rows to the array touched, and returns the number of these experts.
 // Every CTA makes the same list. First each warp votes on groups of 32 experts. Then the position
 // of an expert in the list is the number of bits before its own in all votes.
-func (e *unpacking) list(offsets ptx.Global) ptx.U32 {
+func (e *unpacking) listed(offsets ptx.Global) ptx.U32 {
 	k, lane, warp := e.k, e.k.Lane(), e.k.Warp()
 	groups := (e.NumExperts + lanes.Count - 1) / lanes.Count
 	eachGroup := func(body func(group ptx.U32)) {
@@ -155,96 +151,91 @@ func (e *unpacking) list(offsets ptx.Global) ptx.U32 {
 	return upTo.ShflIdx(ptx.Uint(lanes.Count - 1))
 }
 
-// chunk unpacks one chunk of an expert. Chunks are numbered through all matrices in list.
-func (e *unpacking) chunk(list []unpackMatrix, expert, chunk ptx.U32) {
+// parts unpacks the matrices of the listed experts, one expert after the other. It counts the written
+// parts of W1 and W3 in ready.
+func (e *unpacking) parts(count ptx.U32, list []unpackMatrix, ready ptx.Global) {
+	k, each := e.k, 0
+	for _, m := range list {
+		each += m.parts()
+	}
+	total := count.MulI(each)
+	at := func(number ptx.U32, body func(m unpackMatrix, expert, part ptx.U32)) {
+		nth := number.DivI(each)
+		expert := ptx.LdShared[ptx.U32](e.touched.Plus(nth.ShlI(2)))
+		pick(k, list, number.Sub(nth.MulI(each)), func(m unpackMatrix, part ptx.U32) { body(m, expert, part) })
+	}
+	k.For(k.CtaidX(), total, k.NctaidX(), func(number ptx.U32) {
+		next := number.Add(k.NctaidX())
+		k.If(e.tid.EqI(0).And(next.Lt(total)), func() { at(next, e.prefetch) })
+		at(number, func(m unpackMatrix, expert, part ptx.U32) {
+			e.part(m, expert, part)
+			if m.isOfUp {
+				k.BarSync(ptx.Uint(0))
+				k.If(e.tid.EqI(0), func() {
+					k.FenceAcqRel(".gpu")
+					k.RedGlobalAdd(ready.Index(expert, 4), ptx.Uint(1))
+				})
+			}
+		})
+	})
+}
+
+// pick calls body for the matrix that has a part. Parts are numbered through all matrices of the list.
+func pick(k *ptx.Kernel, list []unpackMatrix, part ptx.U32, body func(m unpackMatrix, part ptx.U32)) {
 	m := list[0]
 	if len(list) == 1 {
-		e.matrix(m, expert, chunk)
+		body(m, part)
 		return
 	}
-	e.k.IfElse(chunk.LtI(m.chunks()),
-		func() { e.matrix(m, expert, chunk) },
-		func() { e.chunk(list[1:], expert, chunk.SubI(m.chunks())) })
+	k.IfElse(part.LtI(m.parts()), func() { body(m, part) }, func() { pick(k, list[1:], part.SubI(m.parts()), body) })
 }
 
-// matrix unpacks one chunk of a matrix.
-func (e *unpacking) matrix(m unpackMatrix, expert, chunk ptx.U32) {
-	k, p := e.k, e.Packing
-	words := unitWeights * p.Code.Bits() / 32
-	codes := m.codes.Index(expert, m.units()*4*words)
-	down, across := p.Blocks(int64(m.rows), int64(m.columns))
-	blocks := int(down * across)
-	scales := m.scales.Index(expert, blocks*int(p.Scale.Type().Bytes()))
-	to := m.to.Index(expert, m.units()*tile.CopyBytes)
-	var units []ptx.U32
-	var packed [][]ptx.U32
-	var scale, zero []ptx.F32
-	var global ptx.F32
-	if p.HasGlobal {
-		global = ptx.LdGlobal[ptx.F32](m.global.Index(expert, 4), ".nc")
+// prefetch brings the codes of a part to the L2 cache.
+func (e *unpacking) prefetch(m unpackMatrix, expert, part ptx.U32) {
+	if bytes := m.partUnits() * m.unitBytes(); m.units()%m.partUnits() == 0 && bytes%tile.CopyBytes == 0 {
+		e.k.BulkPrefetch(m.codes.Index(expert, m.units()*m.unitBytes()).Index(part, bytes), ptx.Uint(bytes))
 	}
-	for i := range unpackUnits {
-		unit := chunk.MulI(chunkUnits).Add(e.tid).AddI(i * unpackThreads)
-		units = append(units, unit)
-		if m.units()%chunkUnits != 0 {
-			unit = unit.Min(ptx.Uint(m.units() - 1))
+}
+
+// part unpacks a part of an expert's matrix. A thread has every unpackThreads-th unit.
+func (e *unpacking) part(m unpackMatrix, expert, part ptx.U32) {
+	k, units, bytes := e.k, m.partUnits(), m.unitBytes()
+	first := part.MulI(units).Add(e.tid)
+	codes := m.codes.Index(expert, m.units()*bytes).Index(first, bytes)
+	to := m.to.Index(expert, m.units()*tile.CopyBytes).Index(first, tile.CopyBytes)
+	blocks := e.blocks(m, expert, part, first)
+	each := units / unpackThreads
+	load := func(i int) (store func()) {
+		words, block := loadWords(codes.At(i*unpackThreads*bytes), bytes/4), blocks(i)
+		return func() {
+			scale, zero := block()
+			ptx.StGlobal(to.At(i*unpackThreads*tile.CopyBytes), e.values(words, scale, zero)...)
 		}
-		at := codes.Index(unit, 4*words)
-		if words == 1 {
-			packed = append(packed, []ptx.U32{ptx.LdGlobal[ptx.U32](at, ".nc")})
-		} else {
-			packed = append(packed, ptx.LdGlobalVec[ptx.U32](at, words, ".nc"))
-		}
-		perRow := m.columns / unitWeights
-		row := unit.DivI(perRow)
-		block := row.DivI(p.Rows).MulI(int(across)).Add(unit.Sub(row.MulI(perRow)).DivI(p.Columns / unitWeights))
-		s := e.scale(scales, block)
-		if p.HasGlobal {
-			s = s.Mul(global)
-		}
-		scale = append(scale, s)
-		zero = append(zero, e.zero(m, expert, blocks, block))
 	}
-	for i, unit := range units {
-		store := func() { ptx.StGlobal(to.Index(unit, tile.CopyBytes), e.values(packed[i], scale[i], zero[i])...) }
-		if m.units()%chunkUnits == 0 {
-			store()
-		} else {
-			k.If(unit.LtI(m.units()), store)
+	if m.isRagged() {
+		for i := range each {
+			k.If(first.AddI(i*unpackThreads).LtI(m.units()), func() { load(i)() })
+		}
+		return
+	}
+	var stores []func()
+	for i := range min(batchUnits, each) {
+		stores = append(stores, load(i))
+	}
+	for i := range each {
+		stores[i]()
+		if next := i + batchUnits; next < each {
+			stores = append(stores, load(next))
 		}
 	}
 }
 
-// scale loads the scale of a block as FP32.
-func (e *unpacking) scale(scales ptx.Global, block ptx.U32) ptx.F32 {
-	switch e.Packing.Scale {
-	case spec.ScaleF32:
-		return ptx.LdGlobal[ptx.F32](scales.Index(block, 4), ".nc")
-	case spec.ScaleBF16:
-		return tile.BF16.Wide(ptx.LdGlobal[ptx.B16](scales.Index(block, 2), ".nc"))
-	case spec.ScaleF16:
-		return tile.F16.Wide(ptx.LdGlobal[ptx.B16](scales.Index(block, 2), ".nc"))
-	case spec.ScaleE4M3:
-		return float(spec.E4M3, ptx.LdGlobalByte(scales.Plus(block.U64()), ".nc"), 0)
+// loadWords loads one or two adjacent words.
+func loadWords(at ptx.Global, words int) []ptx.U32 {
+	if words == 1 {
+		return []ptx.U32{ptx.LdGlobal[ptx.U32](at, ".nc")}
 	}
-	// An E8M0 scale is the exponent of an FP32. Two bytes are special: 0 means 2^-127, which is a
-	// subnormal FP32, and 255 means NaN. Both have the highest bit of the fraction set.
-	code := ptx.LdGlobalByte(scales.Plus(block.U64()), ".nc")
-	isEdge := code.AddI(1).AndI(0xff).LeI(1)
-	return code.ShlI(23).Or(ptx.Select(isEdge, ptx.Uint(1<<22), ptx.Uint(0))).AsF32()
-}
-
-// zero returns the number that the method value subtracts from an integer code of the block:
-// wholeBits plus the zero point. Floating-point codes do not use it.
-func (e *unpacking) zero(m unpackMatrix, expert ptx.U32, blocks int, block ptx.U32) ptx.F32 {
-	switch e.Packing.Code {
-	case spec.Int4:
-		const zero = 8
-		return ptx.Float(wholeBits + zero)
-	case spec.UInt4:
-		return ptx.LdGlobalByte(m.zeros.Index(expert, blocks).Plus(block.U64()), ".nc").Or(ptx.Float(wholeBits).Bits()).AsF32()
-	}
-	return ptx.F32{}
+	return ptx.LdGlobalVec[ptx.U32](at, words, ".nc")
 }
 
 // wholeBits is 2^23. FP32 numbers from 2^23 on have steps of 1, so a code that is ORed into the

@@ -12,8 +12,11 @@ import (
 	"sonicmoe/driver"
 	"sonicmoe/internal/num"
 	"sonicmoe/internal/packed"
+	"sonicmoe/internal/peers"
 	"sonicmoe/internal/spec"
+	"sonicmoe/jit/gemm"
 	kt "sonicmoe/moe/internal/kernel/kerneltest"
+	"sonicmoe/moe/internal/registry"
 )
 
 // everyScale returns count scales. Scales of 8 and 16 bits are spread over all bit patterns. FP32
@@ -32,15 +35,18 @@ func everyScale(of spec.Scale, count int) (raw []byte) {
 }
 
 // TestUnpack compares the kernel with package packed, for every code with every scale, zero point
-// and global scale, in bf16 and f16. It also checks that an expert without rows is not written.
+// and global scale, in bf16 and f16. It also checks that an expert without rows is not written, and
+// the counts of written parts. The sizes have units in columns that repeat after one, three and seven
+// of a thread's units, and a last part that is smaller than the others.
 func TestUnpack(t *testing.T) {
-	for _, p := range spec.Packings {
+	for i, p := range spec.Packings {
 		for _, of := range []spec.Type{spec.BF16, spec.F16} {
 			experts := 3
 			if kt.Long() {
 				experts = 33
 			}
-			c := spec.Config{Hidden: 512, Intermediate: 256, NumExperts: experts, TopK: 1, Weights: p.Name, Type: of, Logits: spec.F32, Activation: spec.ReLU2}
+			size := [][2]int{{512, 256}, {768, 256}, {7168, 128}, {640, 384}}[i%4]
+			c := spec.Config{Hidden: size[0], Intermediate: size[1], NumExperts: experts, TopK: 1, Weights: p.Name, Type: of, Logits: spec.F32, Activation: spec.ReLU2}
 			if c.Check() != nil {
 				continue // layers of this type cannot have the format
 			}
@@ -50,7 +56,7 @@ func TestUnpack(t *testing.T) {
 				for e := range experts {
 					offsets[e+1] = offsets[e] + min(1, uint32(e)) // expert 0 has no rows
 				}
-				args := UnpackArgs{Offsets: kt.Upload(b, offsets)}
+				args := UnpackArgs{Offsets: kt.Upload(b, offsets), Ready: kt.Upload(b, make([]uint32, experts)), Beside: i%2 == 0}
 				var want [2][]uint16
 				var to [2]driver.DevicePtr
 				for i, of := range spec.PackedMatrices[:3:3] {
@@ -84,6 +90,9 @@ func TestUnpack(t *testing.T) {
 				}
 				args.ToW1, args.ToW2 = to[0], to[1]
 				kt.Run(b, Unpack{Config: c, Packing: spec.PackingOf(c)}, 0, args)
+				for e, parts := range kt.Download[uint32](b, args.Ready, experts) {
+					require.EqualValues(t, min(1, e)*upParts(c), parts, "expert %d", e)
+				}
 				for side := range want {
 					got, poison := kt.Download[uint16](b, to[side], len(want[side])), kt.Poisoned[uint16](1)[0]
 					for i, bits := range got {
@@ -107,4 +116,25 @@ func isNaN16(of spec.Type, bits uint16) bool {
 		return bits&0x7fff > 0x7c00
 	}
 	return bits&0x7fff > 0x7f80
+}
+
+// TestBesideFits checks that a CTA of Up and a CTA of Unpack fit on an SM together, in every published
+// layer. An SM reserves 1 KB of shared memory for each CTA.
+func TestBesideFits(t *testing.T) {
+	target := driver.H200()
+	for _, row := range peers.All() {
+		c := row.Config
+		if c.Weights, c.GateUp = "mxfp4", spec.Apart; !HasBeside(c) {
+			continue
+		}
+		l := registry.Layer{Config: c, Tiles: Choose(c, target)}
+		bytes := 0
+		for _, k := range []registry.Any{UnpackKernel, UpBesideKernel} {
+			b, err := k.Build(l)
+			require.NoError(t, err)
+			bytes += b.Source("").SharedBytes + 1024
+		}
+		require.LessOrEqual(t, bytes, target.SharedBytesPerSM, row.Name)
+	}
+	require.LessOrEqual(t, gemm.Threads*besideUpRegisters+unpackThreads*unpackRegisters, target.RegistersPerSM)
 }

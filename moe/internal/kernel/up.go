@@ -26,7 +26,9 @@ import (
 type Up struct {
 	spec.Config
 	// SaveH stores H for the backward pass.
-	SaveH  bool
+	SaveH bool
+	// Beside means that Unpack writes the values of packed weights while Up runs.
+	Beside bool
 	Tiling gemm.Tiling
 }
 
@@ -51,6 +53,8 @@ type UpArgs struct {
 	A driver.DevicePtr
 	// With SaveH, H is an output: [R, 2n] (gate, then up), or [R, n] without a gate.
 	H driver.DevicePtr
+	// With Beside, Ready [E] u32 counts the parts of W1 and W3 that Unpack has written.
+	Ready driver.DevicePtr
 	// Rows is R.
 	Rows int
 	gemm.TileArgs
@@ -60,6 +64,9 @@ type UpArgs struct {
 func (u Up) Build() (*jit.Kernel[UpArgs], error) {
 	k := jit.NewBuilder[UpArgs](u.name(), gemm.Threads, 1)
 	k.Persistent(u.Tiling.ClusterM)
+	if u.Beside {
+		k.SetMaxRegisters(besideUpRegisters)
+	}
 
 	// Operands.
 	in, out := u.operands(k), u.outputs(k)
@@ -69,7 +76,7 @@ func (u Up) Build() (*jit.Kernel[UpArgs], error) {
 	store := gemm.NewStore(k.Kernel, element.Of(u.Config), cta)
 	p := gemm.New(k.Kernel, cta, k, &k.Args.TileArgs, gemm.Config{
 		Tiling: u.Tiling, Element: element.Of(u.Config), KTiles: tile.Tiles(u.Hidden), Columns: (u.Intermediate + u.neurons() - 1) / u.neurons(),
-		Gathered: true, BMN: in.w.MNMajor(), Start: in.b1,
+		Gathered: true, BMN: in.w.MNMajor(), Start: in.b1, Await: in.await,
 	})
 
 	// Roles.
@@ -85,7 +92,10 @@ func (u Up) Build() (*jit.Kernel[UpArgs], error) {
 
 // name returns the name of the kernel's entry, which errors show.
 func (u Up) name() string {
-	if !u.SaveH {
+	switch {
+	case u.Beside:
+		return "moe_up_beside"
+	case !u.SaveH:
 		return "moe_up_inference"
 	}
 	return "moe_up"
@@ -99,6 +109,7 @@ type upOperands struct {
 	b1 gemm.Start
 	// adapter has the operands of the adapter's second factor.
 	adapter gemm.Extra
+	await   *gemm.Await
 }
 
 func (u Up) operands(k *jit.Builder[UpArgs]) (in upOperands) {
@@ -112,6 +123,9 @@ func (u Up) operands(k *jit.Builder[UpArgs]) (in upOperands) {
 	}
 	in.b1 = u.bias(k)
 	in.adapter = u.adapter(k, w.Halves)
+	if u.Beside {
+		in.await = &gemm.Await{Ready: k.Ptr(&k.Args.Ready), Parts: upParts(u.Config)}
+	}
 	return in
 }
 
@@ -328,7 +342,8 @@ var UpProduct = &registry.Product{
 	},
 }
 
-// UpKernel saves H for the backward pass. UpInferenceKernel does not save it.
+// UpKernel saves H for the backward pass. UpInferenceKernel does not save it, and neither does
+// UpBesideKernel, which runs next to Unpack.
 var (
 	UpKernel = &registry.Kernel[UpArgs]{KernelName: "up", Of: UpProduct, ShownBy: registry.Training,
 		From: registry.OfExperts,
@@ -336,7 +351,28 @@ var (
 	UpInferenceKernel = &registry.Kernel[UpArgs]{KernelName: "up-inference", Of: UpProduct, ShownBy: registry.Inference, Roofline: registry.Works{spec.UpInferenceWork},
 		From: registry.OfExperts,
 		Emit: func(l registry.Layer) (*jit.Kernel[UpArgs], error) { return upOf(l, false).Build() }}
+	UpBesideKernel = &registry.Kernel[UpArgs]{KernelName: "up-beside", Of: UpProduct, ShownBy: registry.Inference, Only: HasBeside, Roofline: registry.Works{spec.UpInferenceWork},
+		From: func(c spec.Config) spec.Config {
+			of := registry.OfExperts(c)
+			of.Weights = c.Weights
+			return of
+		},
+		Emit: func(l registry.Layer) (*jit.Kernel[UpArgs], error) {
+			up := upOf(l, false)
+			up.Beside = true
+			return up.Build()
+		}}
 )
+
+// besideExperts is the most experts of a layer whose Up runs next to Unpack: the list of Unpack takes
+// shared memory that Up leaves.
+const besideExperts = 384
+
+// HasBeside reports whether a layer's Up can run next to Unpack. Rows of biases take the shared memory
+// that Unpack needs. The kernels of an adapter would run between the two, or need H.
+func HasBeside(c spec.Config) bool {
+	return spec.IsPacked(c) && !c.Bias && c.LoRARank == 0 && c.NumExperts <= besideExperts
+}
 
 func upOf(l registry.Layer, saveH bool) Up {
 	return Up{Config: l.Config, SaveH: saveH, Tiling: l.Tiling(UpProduct)}

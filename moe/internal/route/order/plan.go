@@ -21,6 +21,8 @@ type Plan struct {
 	// Pairs adds an output: the pair of token and slot of each row. Backward needs the pairs, and
 	// so does forward if scores multiply the experts' inputs.
 	Pairs bool
+	// Packed is for packed weights. The plan then also sets the counters of Unpack to 0.
+	Packed bool
 	// List makes the plan for a list, whose entries have any token and expert, instead of pairs.
 	// Ranges are then ranges of entries, and TopK is 1. An entry gets no row if its token is not
 	// below NumTokens.
@@ -49,6 +51,7 @@ type plan struct {
 	// These are the outputs, see [PlanTensors].
 	gather, pairs, inverse            ptx.Global
 	offsets, table, rowPairs, tickets ptx.Global
+	ready                             ptx.Global // with Packed
 	list                              entries
 	// id returns the expert of a pair.
 	id func(pair ptx.U32) ptx.U32
@@ -82,6 +85,8 @@ type PlanTensors struct {
 	Table    driver.DevicePtr
 	RowPairs driver.DevicePtr
 	Tickets  driver.DevicePtr
+	// With the option Packed, Ready [E] u32 are set to 0, see [gemm.Await].
+	Ready driver.DevicePtr
 }
 
 // TableBytes returns the size of Table for a number of rows.
@@ -152,6 +157,9 @@ func (p Plan) declare(k *ptx.Kernel, cta *pipeline.CTA, params jit.Params, args 
 	}
 	e.offsets, e.table = params.Ptr(&args.Offsets), params.Ptr(&args.Table)
 	e.rowPairs, e.tickets = params.Ptr(&args.RowPairs), params.Ptr(&args.Tickets)
+	if p.Packed {
+		e.ready = params.Ptr(&args.Ready)
+	}
 	e.tid = k.TidX()
 	e.warp, e.lane = k.Warp(), k.Lane()
 	e.cta = k.CtaidX()
@@ -354,6 +362,9 @@ func (e *plan) writeTable() {
 			entry := e.table.Index(at.Add(row.DivI(schedule.PairRows)), schedule.PairBytes)
 			ptx.StGlobal(entry, expert, first.Add(row), n.Sub(row).Min(ptx.Uint(schedule.PairRows)), ptx.Uint(0))
 		})
+		if e.Packed {
+			ptx.StGlobal(e.ready.Index(expert, 4), ptx.Uint(0))
+		}
 	})
 	k.If(e.cta.EqI(0), func() {
 		k.For(e.tid, ptx.Uint(e.NumExperts), ptx.Uint(PlanThreads), func(expert ptx.U32) {
@@ -372,7 +383,7 @@ func (e *plan) writeTable() {
 // both passes over a list.
 var (
 	PlanKernel = &registry.Kernel[PlanArgs]{KernelName: "plan", Emit: func(l registry.Layer) (*jit.Kernel[PlanArgs], error) {
-		return Plan{NumExperts: l.NumExperts, TopK: l.TopK, Pairs: l.ScoreOnInput}.Build()
+		return Plan{NumExperts: l.NumExperts, TopK: l.TopK, Pairs: l.ScoreOnInput, Packed: spec.IsPacked(l.Config)}.Build()
 	}}
 	PlanPairsKernel = &registry.Kernel[PlanArgs]{KernelName: "plan-pairs", Backward: true, Emit: func(l registry.Layer) (*jit.Kernel[PlanArgs], error) {
 		return Plan{NumExperts: l.NumExperts, TopK: l.TopK, Pairs: true}.Build()
