@@ -1,6 +1,7 @@
 package moe_test
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"flag"
 	"fmt"
@@ -26,8 +27,8 @@ var (
 )
 
 // TestPTX checks that the PTX text of every kernel, in every layer that has the kernel, has the
-// digest in testdata/ptx.txt. A change that is not meant to alter kernels must not alter their
-// text. After a change that does alter them, write the file again: go test ./moe -run TestPTX
+// digest in testdata/ptx.txt, and that it has no division of 64-bit numbers. A change that is not
+// meant to alter kernels must not alter their text. After a change that does alter them, write the file again: go test ./moe -run TestPTX
 // -update-ptx. With -short, the test checks a layer only if it has a kernel that no earlier layer
 // has.
 func TestPTX(t *testing.T) {
@@ -51,6 +52,9 @@ func TestPTX(t *testing.T) {
 		for _, s := range sources {
 			text := s.Module.Print().PTX
 			lines = append(lines, digestLine(l.Name, s.Name, text))
+			for _, slow := range []string{"div.u64", "rem.u64", "div.s64", "rem.s64"} {
+				require.False(t, bytes.Contains(text, []byte(slow)), "%s has %s, which the assembler expands to 80 instructions: see tile.ChunkOf", s.Name, slow)
+			}
 			if *ptxFolder != "" {
 				require.NoError(t, os.MkdirAll(*ptxFolder, 0o755))
 				require.NoError(t, os.WriteFile(filepath.Join(*ptxFolder, l.Name+"-"+s.Name+".ptx"), text, 0o644))
