@@ -28,7 +28,8 @@ var (
 
 // TestPTX checks that the PTX text of every kernel, in every layer that has the kernel, has the
 // digest in testdata/ptx.txt, and that it has no division of 64-bit numbers. A change that is not
-// meant to alter kernels must not alter their text. After a change that does alter them, write the file again: go test ./moe -run TestPTX
+// meant to alter kernels must not alter their text. After a change that does alter them, write the
+// file again: go test ./moe -run TestPTX
 // -update-ptx. With -short, the test checks a layer only if it has a kernel that no earlier layer
 // has.
 func TestPTX(t *testing.T) {

@@ -129,7 +129,13 @@ def adapted(c: Config, names: dict[str, str], found: Adapters) -> tuple[Config, 
             return
         dtype, shape = want[name]
         parts = [p.to(dtype) for p in parts] or [torch.zeros(shape, dtype=dtype, device=every[0].left.device)]
-        factors[name] = fitted(parts[0] if len(parts) == 1 else torch.cat(parts, along), dtype, shape).contiguous()
+        joined = parts[0] if len(parts) == 1 else torch.cat(parts, along)
+        if any(have != of for i, (have, of) in enumerate(zip(joined.shape, shape)) if i != along):
+            raise ArgumentError(
+                f"the adapter's {name} is {list(joined.shape)}, must be {list(shape)} with any rank in place of {shape[along]}. "
+                "For packed experts PEFT may have taken the extents of the codes: make layers by SonicMoE.from_hf before you add the adapter"
+            )
+        factors[name] = fitted(joined, dtype, shape).contiguous()
 
     for weights, first in _PRODUCTS:
         # w1 and w3 share one A. Their adapters therefore lie one after another along the rank, and each

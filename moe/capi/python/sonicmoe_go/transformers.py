@@ -179,6 +179,9 @@ def _forward(self: nn.Module, hidden_states: Tensor, top_k_index: Tensor, top_k_
 
 def _packed(self: nn.Module, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor, up: str) -> Tensor:
     """The forward of FP8 and FP4 experts in transformers."""
+    if nn.utils.parametrize.is_parametrized(self):
+        adapters.leave_to(NAME)
+        raise ArgumentError(f"{type(self).__name__} has codes to which PEFT itself has added an adapter. Let the kernels add it: ranks that add up to at most 128, and peft imported before the first call")
     if (word := packing(self)) == "plain":
         raise ArgumentError(f"{type(self).__name__} has blocks of {self.block_size}, must have blocks of (128, 128)")
     num_experts, hidden, intermediate = self.down_proj.shape

@@ -209,6 +209,11 @@ def test_fp4_experts(way, device):
         for b in (block, made):
             b.experts.config._experts_implementation = sonicmoe_go.register_with_transformers()
         assert torch.equal(made(x), block(x))
+        peft = pytest.importorskip("peft")
+        adapted = peft.get_peft_model(copy.deepcopy(made), peft.LoraConfig(r=4, target_modules=[], target_parameters=["experts.down_proj"]))
+        for _ in range(2):  # if no test has imported PEFT before, PEFT itself adds the adapter to the codes in the first call
+            with pytest.raises(sonicmoe_go.ArgumentError, match=r"peft imported before|lora_a2 is \[4, 4, 64\], must be \[4, \d+, 128\] with any rank"):
+                adapted(x)
         made.experts.down_proj_scale_inv.data = made.experts.down_proj_scale_inv.data.float()
         with pytest.raises(sonicmoe_go.ArgumentError, match="weights are torch.int8, must be"):
             made(x)
