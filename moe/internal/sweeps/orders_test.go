@@ -92,7 +92,11 @@ func (o *ordered) layer(t *testing.T, target driver.Target, c moe.Config, kind i
 	layer, err := moe.New(context.Background(), dev, c, opts...)
 	require.NoError(t, err)
 	p := passes{t, dev, layer, moe.NewArena(dev)}
-	for _, tokens := range []int{largeTokens, wideTokens, narrowTokens, smallTokens, 1} {
+	batches := []int{largeTokens, wideTokens, fewTokens, smallTokens, 1}
+	if !spec.IsPlain(c) {
+		batches = append(batches, narrowTokens, besideTokens)
+	}
+	for _, tokens := range batches {
 		tr := p.forward(tokens)
 		p.units(tr)
 		if tokens == largeTokens && p.trains() {
@@ -135,11 +139,14 @@ func (o *ordered) launching(k *emu.Kernel, mem *emu.Memory, l emu.Launch) {
 
 // The numbers of tokens of the passes. The large batch gives experts two tiles of rows, one or
 // none. The other batches are for the kernels of small batches: wide CTAs, narrow CTAs with a last
-// wave that is not full, and tiny CTAs.
+// wave that is not full, and tiny CTAs. Of packed weights, CTAs with room for 32 tokens serve
+// fewTokens, and narrow CTAs serve narrowTokens. Unpack runs next to Up for besideTokens.
 const (
+	besideTokens = 400
 	largeTokens  = 150
 	wideTokens   = 96
-	narrowTokens = 20
+	narrowTokens = 40
+	fewTokens    = 20
 	smallTokens  = 5
 )
 
@@ -158,7 +165,7 @@ func small(c moe.Config) moe.Config {
 	default:
 		c.NumExperts, c.TopK = min(c.NumExperts, 4), min(c.TopK, 2+c.TopK%2)
 	}
-	if c.Weights == "int4-g128" { // a group of 128 columns does not cross the edge of a matrix
+	if p := spec.PackingOf(c); p != nil && p.Rows == 1 && p.Columns == 128 { // a group of 128 columns does not cross the edge of a matrix
 		c.Hidden, c.Intermediate = 256, 128
 	}
 	return c
