@@ -12,6 +12,7 @@ import (
 	"runtime"
 	"runtime/debug"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -126,8 +127,10 @@ func TestFileBecomesAPipe(t *testing.T) {
 	path := modulePath(c, key)
 	data := readFile(t, path)
 	stop := make(chan bool)
+	var swapper sync.WaitGroup
+	defer swapper.Wait()
 	defer close(stop)
-	go func() {
+	swapper.Go(func() {
 		for i := 0; ; i++ {
 			select {
 			case <-stop:
@@ -143,7 +146,7 @@ func TestFileBecomesAPipe(t *testing.T) {
 			}
 			_ = os.Rename(other, path)
 		}
-	}()
+	})
 	reader := modules{Open(Options{Dir: c.Dir(), ReadOnly: true})}
 	for range 3000 {
 		done := make(chan store.Outcome, 1)
