@@ -51,7 +51,7 @@ func unitsRows(c Config) int {
 }
 
 // besideRows is the mean number of an expert's rows from which the up-projection runs next to the kernel
-// that unpacks. With fewer rows it would wait for a kernel that has a part of each SM.
+// that unpacks. With fewer rows the up-projection would wait for that kernel, which then has only a part of each SM.
 const besideRows = 256
 
 // unitsUpTo returns the largest batch whose products read units.

@@ -39,7 +39,8 @@ func (q *queue) unpacked(w *Weights, p driver.DevicePtr, places indices) (to ker
 }
 
 // besides reports whether the up-projection of a pass runs next to the kernel that unpacks: in large
-// batches without a list, if H is not kept.
+// batches without a list, if H is not kept. The plan of a small batch may come from choose.ChooseKernel,
+// which does not set the counters of Unpack to 0.
 func (q *queue) besides(n work, f *ForwardArgs, w pieces) bool {
 	small := &q.layer.smallBatch
 	return kernel.HasBeside(q.layer.of.Config) && !n.list && n.tokens >= small.besideFrom && !small.decodes(n.tokens) && q.keptH(f, w) == 0

@@ -4,9 +4,9 @@ import "sonicmoe/ptx"
 
 // Await is for a product that runs at the same time as its predecessor, which writes B expert by
 // expert. The predecessor must itself have waited for the kernels that wrote all else that the
-// product reads, before it let the product start. Such a product does not wait for its predecessor
-// before the last tile. It needs free registers and shared memory for the predecessor's CTAs on an
-// SM, else it starts when they have ended.
+// product reads, before it let the product start. Such a product waits for the end of its predecessor
+// only after its last tile. A CTA of the product needs registers and shared memory that the
+// predecessor's CTAs leave free on an SM. Without these the product starts after the predecessor.
 type Await struct {
 	// Ready [E] u32 counts the parts of each expert's B that are written. The predecessor adds 1
 	// with release. Parts is the number of all parts of an expert.

@@ -39,9 +39,9 @@
 // weights of experts with rows to the workspace, and the other kernels read them there. Kernels
 // that read units (see package fragments) do not need Unpack. The first two rows of the table are
 // for plain weights and for units. In a large batch without a list, Up runs at the same time as
-// Unpack, if H is not kept and the layer has no biases: on each SM one CTA of Up and one of Unpack, whose warps have the registers
-// that Up leaves. The load role of Up waits for each expert's weights (gemm.Await). Up ends after
-// Unpack, so Down waits for nothing else.
+// Unpack, if H is not kept and HasBeside reports true. Each SM then has one CTA of Up and one of
+// Unpack, which has the registers that Up leaves free. The load role of Up waits for each expert's
+// weights (gemm.Await). Up ends after Unpack, so Down waits only for Up.
 //
 // A layer with an adapter (LoRA) runs the kernels of large batches for every number of tokens.
 // Small products, LoRA, multiply the rows by one factor. Up, Down, DH and DX go on with k-tiles of

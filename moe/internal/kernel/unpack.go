@@ -55,8 +55,8 @@ type UnpackArgs struct {
 const (
 	unpackThreads = 128
 	// unpackRegisters is the number of registers of a thread, and besideUpRegisters that of a thread of
-	// an Up next to it. A fourth of an SM's registers is for a fourth of its warps: three warps of Up
-	// and one of Unpack.
+	// the Up that runs at the same time. Each quarter of an SM has 16,384 registers: enough for three
+	// warps of Up and one of Unpack.
 	unpackRegisters   = 32
 	besideUpRegisters = 160
 	// unpackCTAs is the number of CTAs on an SM that Unpack has for itself.

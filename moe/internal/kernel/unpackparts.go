@@ -1,6 +1,8 @@
 package kernel
 
 import (
+	"sync"
+
 	"sonicmoe/internal/spec"
 	"sonicmoe/jit/tile"
 	"sonicmoe/ptx"
@@ -143,22 +145,9 @@ func (e *unpacking) blocks(m unpackMatrix, expert, part, first ptx.U32) func(i i
 			return starts[start].load(further)
 		}
 		if loaded[start] == nil {
-			loaded[start] = once(starts[start].load(further))
+			loaded[start] = sync.OnceValues(starts[start].load(further))
 		}
 		return loaded[start]
-	}
-}
-
-// once returns a function that calls f only once.
-func once(f func() (scale, zero ptx.F32)) func() (scale, zero ptx.F32) {
-	called := false
-	var s, z ptx.F32
-	return func() (scale, zero ptx.F32) {
-		if !called {
-			s, z = f()
-			called = true
-		}
-		return s, z
 	}
 }
 

@@ -26,7 +26,7 @@ func (p progress) count(entry ptx.U32) ptx.Global {
 
 // newProgress returns the progress of the up-projection, whose CTA has a number of math warps.
 func newProgress(cta *pipeline.CTA, table ptx.Global, mathWarps int) progress {
-	const blocks = 2 // by which math warps may be ahead of the warp that counts
+	const blocks = 2 // math warps may be this many blocks ahead of the warp that counts
 	return progress{table: table, stored: cta.Ring("stored", blocks, 0, mathWarps, 1)}
 }
 

@@ -105,7 +105,8 @@ type table interface {
 type planned struct {
 	at, size ptx.Global
 	load     func(size ptx.Global) ptx.U32
-	// isNumbered means that an entry's last word counts, and that the entry's number takes its place.
+	// isNumbered reports whether the last word of an entry is a count, see progress. The mark is then the
+	// number of the entry.
 	isNumbered bool
 }
 

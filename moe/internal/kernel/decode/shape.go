@@ -37,8 +37,8 @@ var (
 // not for 64. They have three units, which leaves each thread enough registers for the sums.
 var packedShapes = map[shape]shape{narrow: {4, 64}, few: {4, 32}, wide: {3, tileTokens}, tiny: {4, MaxTiny}}
 
-// kind says which kernel of a product it is. CTAs are narrow unless wide, few or tiny is true. units means
-// that the weights are units of packed weights.
+// kind selects a kernel of a product. CTAs are narrow unless wide, few or tiny is true. units reports
+// whether the weights are units of packed weights.
 type kind struct{ wide, few, tiny, units bool }
 
 // hasProgress reports whether the down-projection follows the progress of the up-projection.
@@ -85,7 +85,7 @@ type stage struct {
 	packed fragments.Format
 	// depth is the number of k-tiles. unitBytes is the size of a unit's weights in a stage.
 	depth, unitBytes int
-	// counts means that the kernel counts its progress.
+	// counts reports whether the kernel counts its progress.
 	counts bool
 }
 

@@ -32,7 +32,7 @@ func (d SingleUnitsDown) Build() (*jit.Kernel[SingleDownArgs], error) {
 	s.receive(chosen)
 
 	// All warps load and multiply. The first loads start before the up-projection has ended.
-	const ahead = 3 // blocks of a warp
+	const ahead = 3 // blocks that a warp copies ahead
 	ctas, meet := k.NctaidX(), func() { k.BarSync(ptx.Uint(0)) }
 	isFirst := ptx.NewVar(k.Kernel, ptx.Uint(1))
 	score := ptx.NewVar(k.Kernel, ptx.Float(0)) // of the slot with the thread's number

@@ -36,7 +36,7 @@ func (u SingleUnitsUp) Build() (*jit.Kernel[SingleUpArgs], error) {
 	k.GridDepLaunch()
 	c.choose() // ends with a barrier
 
-	const ahead = 8 // blocks of a warp; more of them make a pass longer
+	const ahead = 8 // blocks that a warp copies ahead; with more a pass takes longer
 	ctas, first := k.NctaidX(), k.CtaidX()
 	slot := func(slice ptx.U32) (slot, rest ptx.U32) { // the slot of a slice of the CTA, and the slice's number in its expert
 		number := first.Add(slice.Mul(ctas))
