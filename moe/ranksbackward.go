@@ -98,10 +98,10 @@ func (c *Call) gradientScores(s driver.Stream, b BackwardArgs) (scores driver.De
 	return scores, err
 }
 
-// gradientRows queues the rows of dX of a rank's experts, which go to the address dx. Before these it queues the
-// gradients of an adapter's factors for W2, whose inputs use the same memory. dlogits [L] f32, unless 0, has the gradients of the logits in the order of the list. router is the
-// address of the router's weights for the rank's first expert. The result has the row of each entry
-// of the list, [L] u32.
+// gradientRows queues the rows of dX of a rank's experts, which go to the address dx. Before these it
+// queues the gradients of an adapter's factors for W2, whose inputs use the same memory. dlogits [L]
+// f32, unless 0, has the gradients of the logits in the order of the list. router is the address of the
+// router's weights for the rank's first expert. The result has the row of each entry of the list, [L] u32.
 func (c *Call) gradientRows(s driver.Stream, b BackwardArgs, dlogits, router, dx driver.DevicePtr) (inverse driver.DevicePtr, err error) {
 	err = c.steps(s, func(q *queue) {
 		r, want := q.ranksRun(&b), b.wanted()

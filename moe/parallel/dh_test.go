@@ -48,10 +48,11 @@ func TestRowsOfDH(t *testing.T) {
 		for expert := range p.Rank.count {
 			p.addRows(tables, expert, portionOf)
 		}
-		found := map[string]int{} // portion of each row of each expert
+		found, entries := map[string]int{}, 0 // portion of each row of each expert
 		for portion, table := range tables {
 			for ; len(table) > 0; table = table[schedule.PairBytes/4:] {
 				require.LessOrEqual(t, table[2], uint32(schedule.PairRows))
+				entries++
 				for row := range table[2] {
 					at := fmt.Sprint(table[0], " ", table[1]+row)
 					require.NotContains(t, found, at)
@@ -80,6 +81,7 @@ func TestRowsOfDH(t *testing.T) {
 			all += len(portions)
 		}
 		require.Len(t, found, all)
+		require.LessOrEqual(t, entries, all/schedule.PairRows+(ranks+1)*p.Rank.count, "more entries than planBytes has room for")
 	}
 }
 

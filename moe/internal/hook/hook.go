@@ -60,11 +60,12 @@ type Steps[C, F, B, G any] struct {
 	// GradientScores comes after GradientH of all rows, and queues the gradients of the scores. The result is
 	// their address, [L] f32 in the order of the received list.
 	GradientScores func(c C, s driver.Stream, b B) (scores driver.DevicePtr, err error)
-	// GradientRows comes after GradientScores. It queues the rows of dX of the rank's experts, which go to
-	// the address dx. dlogits [L] f32, unless 0, has the gradients
-	// of the chosen logits. router is the address of the router's weights for the rank's first
-	// expert. The rows are sorted by expert, then by entry of the list. The result has the row of
-	// each entry, [L] u32. GradientWeights comes after GradientRows, and queues the gradients of W2 and W1.
+	// GradientRows comes after GradientScores. It queues the gradients of an adapter's factors for W2, and
+	// the rows of dX of the rank's experts, which go to the address dx. dlogits [L] f32, unless 0, has the
+	// gradients of the chosen logits. router is the address of the router's weights for the rank's first
+	// expert. The rows are sorted by expert, then by entry of the list. The result has the row of each
+	// entry, [L] u32. GradientWeights comes after GradientRows, and queues the gradients of W2 and W1, or of
+	// an adapter's factors for W1.
 	GradientRows    func(c C, s driver.Stream, b B, dlogits, router, dx driver.DevicePtr) (inverse driver.DevicePtr, err error)
 	GradientWeights func(c C, s driver.Stream, b B) error
 	// ExpertSums comes after GradientRows, and queues sums for each expert. values [L] f32, unless 0, has
