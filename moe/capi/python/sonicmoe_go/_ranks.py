@@ -13,17 +13,19 @@ import os
 import secrets
 import socket
 import time
+import weakref
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard
+from torch.nn.parallel import DistributedDataParallel
 
 from . import _ops, _passes
 from ._device import name_of
 from ._library import ArgumentError, Config, Error, _ConfigStruct, check, current, device, library
-from ._weights import DTYPES, GRADIENT_TYPES, ROUTER, WEIGHTS, Shapes, Weights, check_into, expert_shapes, shapes, want
+from ._weights import DTYPES, GRADIENT_TYPES, PER_EXPERT, ROUTER, WEIGHTS, Shapes, Weights, check_into, expert_shapes, shapes, want
 from ._weights import check as check_weights
 
 _Exchange = ctypes.CFUNCTYPE(
@@ -285,13 +287,43 @@ class _Pass(torch.autograd.Function):
         return None, None, None, None, None, dx, *gradients
 
 
+# The ids of the parameters that each DDP module holds.
+_held: weakref.WeakKeyDictionary[nn.Module, frozenset[int]] = weakref.WeakKeyDictionary()
+
+
+def refuse_wrappers(layer) -> None:
+    """Raises an error if DDP or FSDP holds the experts of a spread SonicMoE: DDP gives all ranks the experts of rank 0,
+    and FSDP mixes the experts of all ranks. The function reads private names of torch. If torch lacks one, the function
+    does not raise the error."""
+    ddp = getattr(DistributedDataParallel, "_get_active_ddp_module", lambda: None)()
+    if ddp is not None and ddp not in _held:
+        _held[ddp] = frozenset(map(id, getattr(ddp, "_module_parameters", ())))
+    for i, (modules, name) in layer._paths:
+        if WEIGHTS[i] not in PER_EXPERT:
+            continue
+        m = layer.get_submodule(".".join(modules))
+        path = ".".join((*modules, name))
+        if ddp is not None and id(m._parameters.get(name)) in _held[ddp]:
+            raise ArgumentError(
+                f"DistributedDataParallel holds {path} of a SonicMoE whose experts are spread over ranks, must leave it out: all ranks have the experts of "
+                "rank 0. Make the layer without group, and give the module that DistributedDataParallel will wrap to shard_experts"
+            )
+        # FSDP registers a hook with the module of each parameter that it shards.
+        if any("fsdp" in getattr(hook, "__module__", "") for hook in m._load_state_dict_post_hooks.values()):
+            raise ArgumentError(
+                f"FSDP holds {path} of a SonicMoE whose experts are spread over ranks, must leave it out: each rank has a mixture of all ranks' experts. "
+                "Call fully_shard with ignored_params=set(layer.parameters())"
+            )
+
+
 @torch.compiler.disable
 def moe_over_ranks(
-    x: Tensor, weights: Weights, c: Config, of: Spread, logits: bool, losses: Losses, loads: Tensor | None
+    layer, x: Tensor, weights: Weights, c: Config, of: Spread, logits: bool, losses: Losses, loads: Tensor | None
 ) -> tuple[Tensor, Tensor | None]:
-    """Returns output and logits of a pass over ranks, for this rank's tokens x [T, d] and weights.
+    """Returns output and logits of a pass of a layer over ranks, for this rank's tokens x [T, d] and weights.
     The backward pass adds the gradients of losses. Unless loads is None, the pass adds to it the number of this rank's tokens that chose each expert.
     torch.compile does not compile the pass, but the code before and after it."""
+    refuse_wrappers(layer)
     weights = [w.to_local() if isinstance(w, DTensor) else w for w in weights]
     check_weights(c, x, of.shapes(c), weights)
     # Within a Function, autograd is off, and its needs_input_grad does not tell whether it was on.

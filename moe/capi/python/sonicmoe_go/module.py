@@ -127,7 +127,9 @@ class SonicMoE(nn.Module):
     With balance_by "sequence" all ranks have sequences of one length. max_tokens is the largest number of tokens of a
     rank in a pass. deadline is the longest time of a pass in seconds: if a rank fails, the passes
     of all ranks raise an error. All ranks must make the same passes in the same order, and want the
-    same gradients. To spread the experts of layers that exist already, use shard_experts.
+    same gradients. To spread the experts of layers that exist already, use shard_experts. Use it also for a model that
+    DistributedDataParallel wraps: a forward pass raises an error if DistributedDataParallel holds experts of a layer
+    with group.
 
     With partial_sums, a rank adds up its experts' rows for each token of another rank, and sends the
     sum instead of the rows. Fewer bytes move. The output and the gradient of x then differ in their
@@ -502,7 +504,7 @@ class SonicMoE(nn.Module):
             from ._ranks import moe_over_ranks
 
             loads = self._counted(x.device) if self.loads is not None and self.training and torch.is_grad_enabled() else None
-            o, l = moe_over_ranks(rows(x, c.hidden), weights, c, self._spread, logits, (self.balance, self.z_loss, sequence), loads)
+            o, l = moe_over_ranks(self, rows(x, c.hidden), weights, c, self._spread, logits, (self.balance, self.z_loss, sequence), loads)
             return o.view(hidden_states.shape), l
         if self._units is not None and not logits and eager(x, *weights):
             o, _ = infer(rows(x, c.hidden), weights, c, False, None, self._units)

@@ -25,7 +25,8 @@ def shard_experts(module: nn.Module, mesh, *, max_tokens: int, chunks: int = 0, 
 
     The gradients of a spread layer are complete: sums over the tokens of all ranks. FSDP and DDP must leave its
     parameters out, because they would add these gradients, or give all ranks the experts of one. DDP leaves them out
-    if it wraps this module. FSDP has an argument for it:
+    if it wraps this module. FSDP has an argument for it. If DDP or fully_shard holds the experts nevertheless, a
+    forward pass raises an error:
 
         spread = {p for m in model.modules() if isinstance(m, SonicMoE) for p in m.parameters()}
         fully_shard(model, mesh=mesh, ignored_params=spread)

@@ -116,11 +116,11 @@ def fresh(rank, ranks, folder):
 
 
 class Between(torch.nn.Module):
-    """A layer between two linear modules."""
+    """A module between two linear modules."""
 
-    def __init__(self):
+    def __init__(self, moe):
         super().__init__()
-        self.moe = whole()
+        self.moe = moe
         self.first, self.last = (torch.nn.Linear(SIZES["hidden"], SIZES["hidden"]).bfloat16() for _ in range(2))
 
     def forward(self, x):
@@ -130,7 +130,7 @@ class Between(torch.nn.Module):
 def fsdp(rank, ranks, folder):
     """Trains Between, whose linear modules FSDP shards, for one step. Returns whole gradients, but this rank's experts."""
     mesh = dist.init_device_mesh("cpu", (ranks,))
-    model = sonicmoe_go.shard_experts(Between(), mesh, max_tokens=64)
+    model = sonicmoe_go.shard_experts(Between(whole()), mesh, max_tokens=64)
     fully_shard(model, mesh=mesh, ignored_params=set(model.moe.parameters()))
     model.set_gradient_divide_factor(1.0)
     model.set_force_sum_reduction_for_comms(True)  # gloo cannot divide
@@ -140,9 +140,53 @@ def fsdp(rank, ranks, folder):
 
 def ddp(rank, ranks, folder):
     """Trains Between, whose linear modules DDP copies, for one step. DDP's gradients are means over the ranks."""
-    model = sonicmoe_go.shard_experts(Between(), dist.group.WORLD, max_tokens=64)
+    model = sonicmoe_go.shard_experts(Between(whole()), dist.group.WORLD, max_tokens=64)
     got = step(torch.nn.parallel.DistributedDataParallel(model), *inputs(rank, ranks))
     return {name.removeprefix("module."): t if name in ("o", "x") or "moe." in name else t * ranks for name, t in got.items()}
+
+
+def wrapped(rank, ranks, folder):
+    """Returns the error of a forward pass of each module that DDP or FSDP wraps, or "" if there is none."""
+    ddp, x = torch.nn.parallel.DistributedDataParallel, inputs(rank, ranks)[0]
+
+    def spread():
+        return sonicmoe_go.SonicMoE(**SIZES, group=dist.group.WORLD, max_tokens=64)
+
+    def sharded(module):
+        return sonicmoe_go.shard_experts(module, dist.group.WORLD, max_tokens=64)
+
+    def without_experts(model):
+        ddp._set_params_and_buffers_to_ignore_for_model(model, [n for n, _ in model.named_parameters() if "experts" in n])
+        return model
+
+    found = {}
+
+    def run(name, module):
+        try:
+            module(x)
+            found[name] = ""
+        except sonicmoe_go.ArgumentError as err:
+            found[name] = str(err)
+
+    run("whole model", ddp(Between(spread())))
+    run("layer alone", ddp(spread()))
+    run("static graph", ddp(Between(spread()), static_graph=True))
+    model = ddp(Between(spread()))
+    with model.no_sync():
+        run("no sync", model)
+    with torch.no_grad():
+        run("evaluation", model.eval())
+    run("module within", ddp(Between(sharded(Between(whole())))))
+    fsdp = Between(spread())
+    fully_shard(fsdp, mesh=dist.init_device_mesh("cpu", (ranks,)))
+    run("fsdp", fsdp)
+    run("right", ddp(sharded(Between(whole()))))
+    run("right, static graph", ddp(sharded(Between(whole())), static_graph=True))
+    run("right, ignored by name", ddp(without_experts(Between(spread()))))
+    run("right, after an error", spread())
+    del ddp._get_active_ddp_module
+    run("right, for a torch that lacks the name", model)
+    return found
 
 
 LOSSES = dict(shared_experts=1, shared_gate=True, balance=0.1, z_loss=0.05)

@@ -84,13 +84,26 @@ def test_checkpoint_of_four_on_two(tmp_path):
 @pytest.mark.parametrize("by", ["fsdp", "ddp"])
 def test_data_parallel(tmp_path, by):
     """A model that FSDP or DDP has around the layer has the gradients of one process."""
-    got, want = run(by, 2, tmp_path), of.step(of.Between(), *of.inputs(0, 0))
+    got, want = run(by, 2, tmp_path), of.step(of.Between(of.whole()), *of.inputs(0, 0))
     for name, one in want.items():
         parts = [g[name].float() for g in got]
         if "experts" in name or name in ("o", "x"):
             parts = [torch.cat(parts)]
         for part in parts:  # FSDP and DDP round a gradient of each rank before the sum
             assert (part - one.float()).norm() < one.float().norm() / 64, name
+
+
+def test_wrapped_experts(tmp_path):
+    """A forward pass raises an error if DDP or FSDP holds the experts, because their values are then wrong."""
+    for found in run("wrapped", 2, tmp_path):
+        assert len(found) == 12
+        for name, error in found.items():
+            if name.startswith("right"):
+                assert error == "", name
+            elif name == "fsdp":
+                assert error.startswith("FSDP holds experts.gate_up_proj ") and "ignored_params=" in error, name
+            else:
+                assert error.startswith("DistributedDataParallel holds experts.gate_up_proj ") and "shard_experts" in error, name
 
 
 def test_new_layers(tmp_path):
