@@ -57,7 +57,8 @@ type Options struct {
 	// MaxBytes is the largest total size of the files in Dir. 0 means 1 GiB, and a negative
 	// value means no limit. The least recently used files are removed first.
 	MaxBytes int64
-	// LockWait is the longest wait of Lock. 0 means 20 seconds.
+	// LockWait is the longest time for which a process waits while another process compiles the
+	// same module. 0 means 20 seconds.
 	LockWait time.Duration
 	// Logger receives warnings about a directory that cannot be used or written (once for each
 	// cache) and about damaged files (once for each file and process). Nil disables the

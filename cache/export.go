@@ -47,7 +47,7 @@ func (r *BundleReport) count(kind store.Kind, size int) {
 }
 
 // Export writes every undamaged file of all cache layers to w as one bundle. If several layers
-// have a file of the same name, Export takes the one that Get finds. Equal content gives equal
+// have a file of the same name, Export takes the first undamaged one, in the order of the layers. Equal content gives equal
 // bytes. After an error the output is not a valid bundle, and Import refuses it.
 func (c *Cache) Export(ctx context.Context, w io.Writer) (BundleReport, error) {
 	r, err := c.export(ctx, w)
@@ -220,7 +220,7 @@ func (c *Cache) withBundle(ctx context.Context, path string, o BundleOptions, us
 }
 
 // Import stores the files of a bundle in the directory that is written. It adds images to
-// modules that are already stored, and replaces choices. Every file is checked as by Get, and
+// modules that are already stored, and replaces choices. Every file is checked as on every read, and
 // is named by its key instead of the name in the bundle. A bundle that is damaged or cut, and a
 // file that is no bundle, is an [ErrBundle]. If r can seek, as a file can, nothing is then
 // stored. Otherwise the whole files before the damage are stored. A failed write is an error,

@@ -9,8 +9,8 @@ import (
 // Stats counts the operations of a Cache since it was opened. Modules and choices are counted
 // together.
 type Stats struct {
-	Hits, Misses, Damaged int64 // results of Get and GetChoice
-	Stored, Unchanged     int64 // results of Put and PutChoice
+	Hits, Misses, Damaged int64 // results of looking up modules and choices
+	Stored, Unchanged     int64 // results of storing modules and choices
 	Failed                int64 // writes that failed
 	Evicted               int64 // files removed to keep the size limit
 	LockTimeouts          int64 // locks that were not acquired within Options.LockWait

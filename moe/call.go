@@ -95,7 +95,9 @@ func (l *Layer) NewCall() *Call {
 	return c
 }
 
-// Forward queues a whole pass on s.
+// Forward queues a whole pass on s. A graph may capture it. If a buffer is wrong, the error is an
+// *ArgError and nothing was queued; other errors are the device's. The same is true of Route and
+// ForwardExperts.
 func (c *Call) Forward(s driver.Stream, f ForwardArgs) error {
 	t, err := c.begin(s, f.X)
 	if err != nil {

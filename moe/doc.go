@@ -1,6 +1,17 @@
 // Package moe is the Mixture-of-Experts layer of a transformer, after SonicMoE (arXiv 2512.14080):
 // router, top-K, experts, weighted sum.
 //
+// A layer has a router and E = Config.NumExperts experts. Each token x of width d = Config.Hidden goes to K =
+// Config.TopK experts of width n = Config.Intermediate. A forward pass computes for each token
+//
+//	logits = Router·x           one number for each expert; the K largest choose the experts
+//	h = W1[e]·x                 for each chosen expert e: gate g and up u, n numbers each
+//	a = silu(g)·u               the activation
+//	y = W2[e]·a
+//	o = Σ score[e]·y[e]         over the chosen experts, where the scores are the softmax of their logits
+//
+// The fields of Config change these lines: other activations, scores and choices of experts, biases, shared experts.
+//
 // [New] emits, compiles and loads the kernels of a [Config]. It may read and write the cache on
 // disk, and takes up to a second. The resulting [Layer] is immutable and safe for concurrent use.
 // Each goroutine makes its own [Call]. [Call.Forward] queues a pass on a stream: it does not
@@ -9,14 +20,14 @@
 //
 // The caller provides all buffers: Layer.Sizes returns their sizes, an [Arena] allocates them,
 // [Write] and [Read] copy numbers. Tensors are row-major and have the type Config.Type, bf16 or
-// fp16, unless this table gives another type:
+// fp16, unless this table gives another type. T is the number of tokens of the pass:
 //
 //	X         [T, d]      tokens
 //	Router    [E, d]      router weights
 //	W1        [E, 2n, d]  gate and up, in the order of Config.GateUp
 //	W2        [E, d, n]   down
 //	O         [T, d]      output
-//	H         [R, 2n]     pre-activation, gate then up, R = T·K rows by expert
+//	H         [R, 2n]     pre-activation, gate then up, R = T·K rows sorted by expert
 //	Scores    [T, K]      f32, made of the logits by the rules of Config
 //	ExpertIDs [T, K]      i32, the best first
 //	Logits    [T, E]      in the format of Config.Logits, written if wanted
@@ -41,7 +52,7 @@
 //
 // Results are deterministic: the same input gives the same bits on every run and for every tile
 // shape. Sums are FP32. A forward pass rounds H, A, Y and O, each once. A backward pass rounds dH,
-// A times score, dX of each row and of each token, the scores that db2 multiplies, and the
+// A times score, dX of each row and of each token, the scores from which DB2 is computed, and the
 // gradients of weights, each once. In fp16, values beyond 65504 become infinite and values below
 // 2^-25 become 0, as in PyTorch, so gradients need a loss scale. The gradients of the logits need
 // it too: they are FP32, but are multiplied as fp16 numbers. With any scale, a score below 2^-25
@@ -64,11 +75,11 @@
 //
 // # What v1 will promise
 //
-// v1 will promise the exported names, with their meaning, of this package, of moe/checkpoint and
-// the packages below it, and of moe/tune, driver, driver/open and cache. moe/testdata/api.txt lists
-// the names, and a test compares them. Names and fields may be added, so write struct literals with
+// v1 will promise the exported names, with their meaning, of this package, of moe/checkpoint with
+// its packages weights and safetensors, and of moe/tune, driver, driver/open and cache.
+// moe/testdata/api.txt lists the names, and a test compares them. Names and fields may be added, so write struct literals with
 // field names. Bits may change from version to version; CHANGELOG.md reports it. v1 will promise
-// nothing for other packages (moe/activation, moe/tools, driver/cuda, driver/emulated, autotune,
-// jit and ptx; the header of moe/capi has its own version), for the names and the order of a
+// nothing for other packages (moe/parallel, moe/checkpoint/adapter, moe/activation, moe/tools,
+// driver/cuda, driver/emulated, autotune, jit and ptx; the header of moe/capi has its own version), for the names and the order of a
 // layer's kernels, for tilings, for the content of a cache's files, and for the texts of errors.
 package moe

@@ -25,7 +25,8 @@
  *     router_bias, selection_bias, expert_scale and their gradients [E] f32
  *
  * Tensors without a type here have the layer's type, bf16 or f16. Without a gate,
- * 2n is n. The documentation of package moe explains each tensor.
+ * 2n is n. `go doc sonicmoe/moe Shapes` explains each tensor, and `go doc sonicmoe/moe Config`
+ * each field of sm_config.
  *
  * Every struct begins with its size: set it to sizeof(the struct). A size that ends
  * inside a field is refused. Fields that the struct of an older program does not have
@@ -127,7 +128,7 @@ typedef struct sm_sizes_of {
 	int64_t rounded_rows;       /* not bytes: the number of entries of the list that rounding writes */
 	int64_t shared_h;
 	int64_t units;              /* of the buffer for sm_arrange; 0 if the layer cannot use one */
-	int64_t lora_u;             /* of the tensor lora_u, which makes backward faster and rounds d_lora_b2 otherwise; 0 without an adapter */
+	int64_t lora_u;             /* of the tensor lora_u, which makes backward faster and changes last bits of d_lora_b2; 0 without an adapter */
 } sm_sizes_of;
 
 /* The buffers of a forward pass.
@@ -199,7 +200,8 @@ typedef struct sm_gradient {
 
 /* The buffers of a backward pass: inputs and outputs of forward, the gradient of o,
  * and the gradients to compute. A gradient with address 0 is not computed and costs
- * nothing. balance and z_loss are the coefficients of the losses on the logits. */
+ * nothing. balance and z_loss are the coefficients of the losses on the logits. The losses,
+ * and router_losses, need logits. */
 typedef struct sm_backward_pass {
 	uint64_t size;
 	int64_t tokens;

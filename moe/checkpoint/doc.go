@@ -4,7 +4,7 @@
 // [Read] knows the families of Mixtral, Qwen2-MoE, Qwen3-MoE, Qwen3-Next and 3.5, OLMoE,
 // DeepSeek-V2 and V3, Kimi-K2 and Kimi-Linear, GLM-4.5, gpt-oss, Granite, MiniMax-M1, M2 and M3,
 // Llama-4, Phi-3.5, Nemotron-3, Gemma-4, ERNIE-4.5, Hunyuan, DBRX and their descendants. It reads
-// each as the modelling code of transformers 5.23 computes it. [Types] lists them.
+// each as the modelling code of transformers 5.23 computes it.
 // testdata/types.txt shows how Read reads the default config.json of each of the 107 model types of
 // transformers that mention experts. Read refuses the types that a Config cannot describe, and
 // gives the reason.
@@ -17,6 +17,4 @@
 // In a model of several parts, Read uses the text model's fields, as transformers does. It uses the
 // surrounding fields only for a missing model_type or dtype. A null has the same meaning as in
 // transformers, and is an error where transformers has an error.
-//
-// [Published] lists models by name.
 package checkpoint

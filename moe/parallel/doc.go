@@ -1,6 +1,17 @@
 // Package parallel spreads the experts of a layer over ranks. The results have the same bits as on
 // one GPU, unless Options.PartialSums gives them up for fewer bytes.
 //
+//	at, err := nccl.FromEnv(os.Getenv)       // as torchrun, mpirun or Slurm starts the processes
+//	dev, err := open.Device(ctx, fmt.Sprintf("cuda:%d", at.Local))
+//	transport, err := nccl.Connect(ctx, dev, at)
+//	rank, err := parallel.Join(ctx, dev, transport, parallel.Options{Config: config, MaxTokens: 4096})
+//	...                                      // buffers: rank.Sizes, rank.WeightShapes
+//	err = rank.Forward(ctx, stream, args)    // over this rank's tokens
+//	err = rank.Wait(ctx, stream)
+//
+// Several devices of one process need no NCCL: [Local] makes their transports, and each rank runs in a goroutine of
+// its own. The example of this package is a whole training step.
+//
 // A group has W ranks, each with a device. The tokens are divided among the ranks: rank 0 has the
 // first ones, and each rank has any number of them. The E experts are divided, too: rank r owns the
 // experts from floor(r·E/W) to floor((r+1)·E/W) - 1. Every rank has the whole router. A pass sends

@@ -2,7 +2,7 @@
 // their results are right, and stores them for moe.New.
 //
 //	func main() {
-//		autotune.WorkerMain() // candidates run in processes of their own
+//		tune.WorkerMain() // candidates run in processes of their own
 //		...
 //		plan, err := tune.Layer(ctx, dev, config, tune.Options{})
 //		fmt.Print(plan)
