@@ -70,7 +70,7 @@ func TestOlderSchemas(t *testing.T) {
 		require.Empty(t, row.Points)
 		var out bytes.Buffer
 		require.NoError(t, run(t.Context(), []string{"-from", file}, &out, &out))
-		require.Contains(t, out.String(), fmt.Sprintf("warning: a report of schema %d, converted without tile points and fit", schema))
+		require.Contains(t, out.String(), fmt.Sprintf("warning: a report of schema %d, converted without tilings and fit", schema))
 		require.ErrorContains(t, run(t.Context(), []string{"-fit-from", file}, &out, &out), "measure some with -points")
 	}
 }

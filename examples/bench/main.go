@@ -17,7 +17,7 @@
 //	go run ./examples/bench -rounding -plot rounding.png   # token rounding, by experts
 //	go run ./examples/bench -from examples/bench/h200/speed.json -plot speed.png   # stored measurements again
 //
-// A row is a named size of layer and batch. A tile point is the tiling of one product's kernel.
+// A row is a named size of layer and batch. A point is the tiling of one product's kernel.
 // Times are device times between events: medians of back-to-back repeats after a warm-up, with
 // a warm L2 cache. Without a GPU, bench runs on the emulated device, whose times mean nothing.
 package main

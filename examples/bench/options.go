@@ -75,7 +75,7 @@ func parse(args []string, stdout io.Writer) (o options, err error) {
 	f.BoolVar(&o.withCauses, "causes", false, "measure the energy of tensor cores, shared memory, the L2 cache, device memory and issue, each by a small kernel")
 	f.StringVar(&o.json, "json", "", "write all measurements to this `file`; - is standard output, with the table on standard error")
 	f.StringVar(&o.plot, "plot", "", "write pictures to `NAME`.png or .svg, bars by row, and NAME-kernels.png, time by kernel; with -decode the share of the bandwidth by batch size")
-	f.BoolVar(&o.withPoints, "points", false, "measure tile points of the pass's products, at least six each")
+	f.BoolVar(&o.withPoints, "points", false, "measure tilings of the pass's products, at least six each")
 	f.DurationVar(&o.pause, "pause", 0, "with -points: `time` without work before each pass, so that the chip is rested (default: steady load)")
 	f.BoolVar(&o.withFit, "fit", false, "-points, and fit the cost model's constants to them")
 	f.BoolVar(&o.withStartup, "startup", false, "measure moe.New with an empty cache, with a filled one, and once loaded")

@@ -34,7 +34,7 @@ import (
 	"sonicmoe/moe/tune"
 )
 
-var program = command.Program{Name: "tune", Purpose: "finds the fastest tile points of a layer on this machine's GPU and stores them for moe.New."}
+var program = command.Program{Name: "tune", Purpose: "finds the fastest tilings of a layer on this machine's GPU and stores them for moe.New."}
 
 func main() {
 	tune.WorkerMain()

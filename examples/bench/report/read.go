@@ -81,7 +81,7 @@ func parseReport(data []byte) (*Report, error) {
 		return nil, fmt.Errorf("a report of schema %d, must be %d to %d: measure again", schema, oldest, Schema)
 	} else if schema < Schema {
 		renew(raw)
-		raw["warnings"] = append(listOf(raw["warnings"]), fmt.Sprintf("a report of schema %d, converted without tile points and fit", schema))
+		raw["warnings"] = append(listOf(raw["warnings"]), fmt.Sprintf("a report of schema %d, converted without tilings and fit", schema))
 		raw["schema"] = Schema
 		var err error
 		if data, err = json.Marshal(raw); err != nil {
