@@ -107,7 +107,7 @@ func parse(args []string, stdout io.Writer) (o options, err error) {
 	}
 	if o.size != "" {
 		if _, err = findSize(o.size); err != nil {
-			return o, command.Usagef("-size: %w", err)
+			return o, command.Usagef("%w", err)
 		}
 	}
 	if o.plot != "" {

@@ -39,7 +39,7 @@ type fill struct {
 
 func fillCommand(set *flag.FlagSet, c *console) func(context.Context, []string) error {
 	f := &fill{console: c, sizes: setup.SizeFlags(set, true)}
-	set.Func("layers", "a JSON `file` of layers; may be repeated", func(s string) error {
+	set.Func("layers", "a JSON `file` of layers, such as {\"layers\": [{\"hidden\": 1536, \"intermediate\": 256, \"experts\": 128, \"topK\": 8}]}; the other keys stand for fields of moe.Config, such as \"gateUp\"; may be repeated", func(s string) error {
 		f.lists = append(f.lists, s)
 		return nil
 	})

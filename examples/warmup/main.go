@@ -7,6 +7,11 @@
 //	SONICMOE_CACHE=:warm.tar program                   # as a read-only layer below the user's cache
 //	warmup list | verify | prune | export
 //
+// fill -layers FILE.json reads layers from a file. Only the four sizes are required; the other keys stand
+// for the fields of moe.Config, and layers.go lists them:
+//
+//	{"layers": [{"name": "mine", "hidden": 1536, "intermediate": 256, "experts": 128, "topK": 8, "gateUp": "interleaved"}]}
+//
 // Run "warmup help" for all flags. Exit codes: 0 done, 1 failed or damage found, 2 wrong usage.
 package main
 

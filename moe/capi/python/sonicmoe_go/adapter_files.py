@@ -90,8 +90,10 @@ def save_adapter(model: nn.Module, directory: str | os.PathLike, layout: str = "
         raise ArgumentError(f"layout is {layout!r}, must be one of {', '.join(LAYOUTS)}")
     layers = [(name, m) for name, m in _layers(model) if m.config.lora_rank]
     how = {(m.lora_rank, m.lora_alpha, m.config.rslora) for _, m in layers}
-    if len(how) != 1:
-        raise ArgumentError(f"the model has layers with {len(how)} kinds of adapters (rank, alpha, rslora), must have 1")
+    if not how:
+        raise ArgumentError(f"{type(model).__name__} has no SonicMoE with an adapter, must have one at least: call add_lora")
+    if len(how) > 1:
+        raise ArgumentError(f"the layers have adapters of {len(how)} kinds (rank, alpha, rslora), must have one kind: a file has one rank and one alpha")
     (rank, alpha, rslora) = how.pop()
     tensors = {_PREFIX + n + ".weight": t.contiguous().clone() for name, m in layers for n, t in _named(m.config, layout, name, *_pairs(m))}
     gated = layers[0][1].config.gated

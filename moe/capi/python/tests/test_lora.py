@@ -322,8 +322,11 @@ def test_wrong_files(device, tmp_path):
     with pytest.warns(UserWarning, match="use_other is True in adapter_config.json: load_adapter does not know the field"):
         assert sonicmoe_go.load_adapter(of, tmp_path) == []
     of.mlp = sonicmoe_go.SonicMoE(128, 64, 4, 2, device=device)
-    with pytest.raises(sonicmoe_go.ArgumentError, match="layers with 0 kinds of adapters"):
+    with pytest.raises(sonicmoe_go.ArgumentError, match="has no SonicMoE with an adapter, must have one at least: call add_lora"):
         sonicmoe_go.save_adapter(of, tmp_path)
+    two = torch.nn.ModuleList(sonicmoe_go.SonicMoE(128, 64, 4, 2, lora_rank=4, lora_alpha=alpha, device=device) for alpha in (8.0, 16.0))
+    with pytest.raises(sonicmoe_go.ArgumentError, match="adapters of 2 kinds .*, must have one kind"):
+        sonicmoe_go.save_adapter(two, tmp_path)
     with pytest.raises(sonicmoe_go.ArgumentError, match="layout is 'vllm', must be one of peft, per-expert, stacked"):
         sonicmoe_go.save_adapter(of, tmp_path, "vllm")
 

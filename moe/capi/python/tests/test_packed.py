@@ -262,8 +262,10 @@ def test_mxfp4_of_gpt_oss():
     assert not torch.equal(of(x)[0], want)
     of.arrange()
     assert of._units is not None and of.to(torch.device("cpu"))._units is None
-    with pytest.raises(sonicmoe_go.ArgumentError, match="Config.weights is 'plain', must be a format with an order"):
+    with pytest.raises(sonicmoe_go.ArgumentError, match="Config.weights is 'plain', must be packed, such as 'mxfp4'"):
         sonicmoe_go.SonicMoE.from_hf(plain).arrange()
+    with pytest.raises(sonicmoe_go.ArgumentError, match="Config.lora_rank is 4, must be 0 or with lora_adapters"):
+        sonicmoe_go.SonicMoE.from_hf(block, lora_rank=4, lora_alpha=8.0).arrange()
     block.experts.down_proj_precision_config = None
     with pytest.raises(sonicmoe_go.ArgumentError, match="down_proj has no scales, must be loaded"):
         sonicmoe_go.SonicMoE.from_hf(block)
