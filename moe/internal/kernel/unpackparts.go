@@ -57,7 +57,7 @@ func upParts(c spec.Config) (n int) {
 // unitBytes returns the size of a unit's codes.
 func (m unpackSize) unitBytes() int { return unitWeights * m.p.Code.Bits() / 8 }
 
-// perRow returns the number of units of a row, and units that of the matrix.
+// perRow returns the number of units of a row. units returns the number of units of the matrix.
 func (m unpackSize) perRow() int { return m.columns / unitWeights }
 func (m unpackSize) units() int  { return m.rows * m.perRow() }
 

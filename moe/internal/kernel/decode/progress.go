@@ -65,7 +65,7 @@ func (p progress) begin(k *ptx.Kernel) {
 	k.If(p.table.Addr().Eq(ptx.Long(0)), k.GridDepWait)
 }
 
-// await waits until the up-projection of a tile's rows is complete. This ends, because all CTAs of the
+// await waits until the up-projection of a tile's rows is complete. The wait ends, because all CTAs of the
 // up-projection are running.
 func (p progress) await(k *ptx.Kernel, tile block) {
 	k.If(p.table.Given(), func() {

@@ -19,7 +19,7 @@ type singleAdapter struct {
 	ids, scales, b2, u ptx.Global
 	// rows has u of each slot.
 	rows ptx.Shared
-	// has reports whether the token has an adapter. place is its place in the table, or 0.
+	// has reports whether the token has an adapter. place is the adapter's place in the table, or 0.
 	has   ptx.Pred
 	place ptx.U32
 	// factors has the thread's elements of LoraB2: for each pair of strips, for its upper and its lower
