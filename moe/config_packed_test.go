@@ -380,7 +380,7 @@ func TestPackedUnitsRefuses(t *testing.T) {
 	f = plain.Inference()
 	f.Units = units
 	require.ErrorContains(t, plain.Call().Forward(plain.Stream(), f), "Units is")
-	require.ErrorContains(t, plain.Call().Arrange(plain.Stream(), f.Weights, units), "of a layer whose weights have units")
+	require.ErrorContains(t, plain.Call().Arrange(plain.Stream(), f.Weights, units), "Layer is without units, must be one of packed weights, and with LoRARank only with LoRAAdapters")
 }
 
 // TestPackedUnitsCaptured checks that a graph arranges weights that change in place, and that it

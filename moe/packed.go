@@ -113,10 +113,14 @@ func (c *Call) Arrange(s driver.Stream, w Weights, to Buffer) error {
 		return err
 	}
 	defer c.end()
+	need := c.layer.unitsBytes()
+	if need == 0 {
+		return &ArgError{Field: "Layer", Got: "without units", Want: "one of packed weights, and with LoRARank only with LoRAAdapters"}
+	}
 	want := &c.laid(c.layer.work(0)).shapes
 	c.check.weights(spec.ExpertWeights, &w, want)
-	if need := c.layer.unitsBytes(); need == 0 || to.Bytes < need {
-		c.check.fail("Units", fmt.Sprintf("%d bytes", to.Bytes), fmt.Sprintf("at least %d bytes (Layer.Sizes, Units), of a layer whose weights have units", need))
+	if to.Bytes < need {
+		c.check.fail("Units", fmt.Sprintf("%d bytes", to.Bytes), fmt.Sprintf("at least %d bytes (Layer.Sizes, Units)", need))
 	} else {
 		c.check.add("Units", to.Ptr, need, workspaceAlignment, true)
 	}
