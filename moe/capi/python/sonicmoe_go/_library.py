@@ -12,6 +12,7 @@ import dataclasses
 import functools
 import json
 import os
+import re
 import threading
 import warnings
 from pathlib import Path
@@ -348,10 +349,17 @@ def library() -> ctypes.CDLL:
     return current.library
 
 
+# The names of Config's fields in Python, by their names in errors of the library, in lower case.
+_FIELDS = {"config.inout": "weight_order", "config.groupsumoftwo": "group_score"}
+for _name in (f.name for f in dataclasses.fields(Config)):
+    _FIELDS[("" if _name.startswith("rounding_") else "config.") + _name.replace("rounding_", "rounding.").replace("_", "")] = _name
+
+
 def check(status: int) -> None:
     """Raises the last error of the calling thread if the status is not 0."""
     if status:
         text = library().sm_error_text().decode("utf-8", "replace")
+        text = re.sub(r"\b(?:Config|Rounding)\.\w+", lambda m: f"Config.{name}" if (name := _FIELDS.get(m[0].lower())) else m[0], text)
         raise (ArgumentError if status == _INVALID else Error)(text)
 
 

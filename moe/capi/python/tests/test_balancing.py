@@ -164,7 +164,7 @@ def test_wrong_balancing(device):
     loads, bias = torch.zeros(4, dtype=torch.int32, device=device), torch.zeros(4, device=device)
     with pytest.raises(sonicmoe_go.ArgumentError, match="rate is NaN, must be a finite step"):
         sonicmoe_go.update_selection_bias(loads, bias, BIASED, float("nan"))
-    with pytest.raises(sonicmoe_go.ArgumentError, match="Config.SelectionBias is false"):
+    with pytest.raises(sonicmoe_go.ArgumentError, match="Config.selection_bias is false"):
         sonicmoe_go.update_selection_bias(loads, bias, CONFIG)
     with pytest.raises(sonicmoe_go.ArgumentError, match="balance_by is 'token', must be 'batch' or 'sequence'"):
         sonicmoe_go.SonicMoE(128, 64, 4, 2, balance_by="token")

@@ -106,7 +106,7 @@ def test_wrong_factors(device):
         ({"lora_a1": ts["lora_b1"]}, r"lora_a1 is \[4, 128, 16\], must be \[4, 16, 128\]"),
         ({"lora_b3": ts["lora_b1"]}, "lora_b3 is .*must be None with gate_up 'concatenated'"),
         ({"config": dataclasses.replace(CONFIG, lora_rank=0, lora_alpha=0.0)}, "lora_a1 is .*must be None with lora_rank 0"),
-        ({"config": dataclasses.replace(CONFIG, lora_alpha=float("nan"))}, "LoRAAlpha.*NaN"),
+        ({"config": dataclasses.replace(CONFIG, lora_alpha=float("nan"))}, "Config.lora_alpha is NaN"),
     ):
         with pytest.raises(sonicmoe_go.ArgumentError, match=said):
             sonicmoe_go.moe(**{"config": CONFIG} | ts | change)
