@@ -50,8 +50,67 @@ class ArgumentError(Error, ValueError):
 class Config:
     """The configuration of a layer, with the fields of Config in the Go package.
 
-    With zero values in all fields but the four sizes it is the layer of Mixtral and Qwen3-MoE. If
+    With the defaults of all fields but the four sizes it is the layer of Mixtral and Qwen3-MoE. If
     no kernel computes a combination of fields, the first call raises an error that names the field.
+
+    hidden is d, the width of a token, and intermediate is n, the width of an expert: multiples of 16.
+    num_experts is E without the shared experts, 1 to 1024. top_k is K, the number of experts of a
+    token, 1 to 32. type is the type of tokens, weights and activations, "bf16" or "f16".
+
+    The experts:
+
+    gate_up         where w1 [E, 2n, d] has gate and up: "concatenated" (n rows of gate, then n rows of
+                    up), "interleaved" (row 2j is gate j, row 2j+1 is up j), or "apart" (w1 [E, n, d] is
+                    gate and w3 [E, n, d] is up)
+    weight_order    "out-in" as in torch.nn.Linear, or "in-out" as in gpt-oss: w1 [E, d, 2n], w2 [E, n, d]
+    activation      with a gate "swiglu", "swiglu-oai" (gpt-oss), "geglu-tanh", "geglu-erf" or "reglu";
+                    without one "relu", "relu2" (the square), "silu", "gelu-tanh" or "gelu-erf", and
+                    w1 is [E, n, d]
+    alpha, limit    parameters of "swiglu-oai"; a limit also clamps the inputs of "swiglu"
+    bias            biases b1 [E, 2n] and b2 [E, d] of the two products
+    shared_experts  the number of experts of width n that every token uses, stored as one MLP
+    shared_gate     multiplies the output of the shared experts by sigmoid(x·shared_gate)
+    weights         "plain", or the format of packed experts. A code c with the scale s of its block is
+                    c·s: "mxfp4" (E2M1, a scale E8M0 for 32 inputs), "nvfp4" (E2M1, a scale E4M3 for 16
+                    inputs and an FP32 for each matrix), "fp8" and "fp8-ue8m0" (E4M3, a scale FP32 or E8M0
+                    for 128 x 128), "fp8-tensor" (a scale FP32 for each matrix), "int4-g32" and
+                    "int4-g128" (4 bits minus 8, a scale bf16 for 32 or 128 inputs), "uint4-g32" and
+                    "uint4-g128" (4 bits minus a zero point), and "uint4-g32-f16" and "uint4-g128-f16"
+                    (the same with scales f16)
+
+    The router:
+
+    logits          the type of the logits, to which their FP32 sums are rounded: "bf16", "f16" or "f32"
+    router_f32      FP32 weights; logits must then be "f32"
+    router_bias     a bias [E] f32 of the logits
+    score           the raw score of a logit: "softmax-topk" (softmax over the K chosen logits), "softmax"
+                    (over all E), "sigmoid" or "sqrt-softplus"
+    selection_bias  a bias [E] f32 of the raw scores for the choice of experts, and nowhere else
+    groups, top_groups, group_score
+                    the experts are in groups of equal size, and a token uses experts of the top_groups
+                    best ones. The score of a group is that of its "best" expert, or "sum2", the sum of
+                    its two best raw scores
+    renormalize, norm_epsilon
+                    the divisor of the K raw scores: "none" (1), "sum" (their sum + norm_epsilon), or
+                    "clamp" (the larger of their sum and norm_epsilon)
+    score_scale     multiplies the scores; 0 means 1
+    expert_scale    also multiplies each score by its expert's element of a tensor [E] f32
+    score_on_input  the score multiplies the input of an expert, not its output (Llama-4)
+
+    Training, serving and adapters:
+
+    rounding_rule   which tokens an expert gets in training: "none" (those that chose it), or a number of
+                    them that is a multiple of rounding_tile (0 means 128): "nearest", "stochastic", "mass",
+                    "balanced", "up" or "down"; or "expert-choice" or "capacity-drop", where an expert
+                    gets rounding_capacity·T·K/E tokens, or at most as many. With rounding_raw_scores all
+                    weights are raw scores
+    lists           kernels for moe_experts with token_indices
+    tokens_hint     the expected number of tokens of a pass. It affects only the choice of tile shapes
+    without_backward  no kernels of backward, for inference
+    lora_rank, lora_alpha, rslora
+                    an adapter of the experts, a multiple of 4 up to 128, times lora_alpha/lora_rank, or
+                    lora_alpha/√lora_rank with rslora
+    lora_adapters   the number of places of a table of adapters, for inference
     """
 
     hidden: int

@@ -40,8 +40,8 @@ def moe(
     balance: float = 0.0, z_loss: float = 0.0, logits: bool = False, rounds: bool = False, seed: int | None = None,
     sequence: int = 0, loads: Tensor | None = None,
 ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
-    """Returns the weighted sum of the experts of tokens x [T, d], which the router chooses by
-    top-K.
+    """Returns the weighted sum of the experts of tokens x [T, d], which the router [E, d] chooses by
+    top-K. w1 [E, 2n, d] is gate and up of the experts, and w2 [E, d, n] is down; see Config.
 
     The config decides which other weights there are. w3 is the up-projection if gate_up is "apart".
     b1, b3 and b2 are the biases of w1, w3 and w2. router_bias, selection_bias and expert_scale are

@@ -1,6 +1,7 @@
 """Tests threads, forks and wrong calls. A wrong call must raise an error, and the process must
 continue."""
 
+import dataclasses
 import os
 import subprocess
 import sys
@@ -269,6 +270,17 @@ def test_wrong_configs(device, changes, words):
     with pytest.raises(sonicmoe_go.ArgumentError) as got:
         _library.layer(configs(**changes).key, _device.name_of(torch.empty(0, device=device)))
     assert words in str(got.value)
+
+
+def test_config_is_documented():
+    from sonicmoe_go import _library
+
+    words = set(_library.Config.__doc__.replace(",", " ").split())
+    for field in dataclasses.fields(_library.Config):
+        assert field.name in words, field.name
+    for field, names in _library._ENUMS.items():
+        for name in names if field != "type" else ("bf16", "f16"):
+            assert f'"{name}"' in _library.Config.__doc__, name
 
 
 def test_misaligned(device):
