@@ -88,8 +88,8 @@ class Config:
     selection_bias  a bias [E] f32 of the raw scores for the choice of experts, and nowhere else
     groups, top_groups, group_score
                     the experts are in groups of equal size, and a token uses experts of the top_groups
-                    best ones. The score of a group is that of its "best" expert, or "sum2", the sum of
-                    its two best raw scores
+                    best ones. Groups are compared by their "best" expert, or by "sum2", the sum of their
+                    two best raw scores
     renormalize, norm_epsilon
                     the divisor of the K raw scores: "none" (1), "sum" (their sum + norm_epsilon), or
                     "clamp" (the larger of their sum and norm_epsilon)

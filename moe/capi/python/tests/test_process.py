@@ -3,6 +3,7 @@ continue."""
 
 import dataclasses
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -275,7 +276,7 @@ def test_wrong_configs(device, changes, words):
 def test_config_is_documented():
     from sonicmoe_go import _library
 
-    words = set(_library.Config.__doc__.replace(",", " ").split())
+    words = set(re.findall(r"\w+", _library.Config.__doc__))
     for field in dataclasses.fields(_library.Config):
         assert field.name in words, field.name
     for field, names in _library._ENUMS.items():
