@@ -29,7 +29,7 @@
 //	O         [T, d]      output
 //	H         [R, 2n]     pre-activation, gate then up, R = T·K rows sorted by expert
 //	Scores    [T, K]      f32, made of the logits by the rules of Config
-//	ExpertIDs [T, K]      i32, the best first
+//	ExpertIDs [T, K]      i32, the best first; the place in this order is the expert's slot
 //	Logits    [T, E]      in the format of Config.Logits, written if wanted
 //
 // If logits are equal, the lower expert wins. NaN comes before every number, so that O shows a
