@@ -165,7 +165,7 @@ func nemotron(f *fields, c *spec.Config) func(int) bool {
 	f.fixed("mlp_bias", false)
 	f.noaux(c, 1, 1, 1, true)
 	if _, raw := f.find("moe_latent_size"); raw != nil {
-		f.fail("moe_latent_size is %s: its experts work in a space of their own, between two projections that no layer here has", raw)
+		f.fail("moe_latent_size is %s: its experts have another width than its tokens, between two projections that no layer here has", raw)
 	}
 	f.find("n_shared_experts") // accepted and not used: the model has one shared expert, and the next field has its width
 	f.shared(c, 1, f.size("moe_shared_expert_intermediate_size"))

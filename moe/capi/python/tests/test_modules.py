@@ -576,7 +576,7 @@ def test_from_hf_says_what_it_can_not(device):
     refused(block, "NllbMoeSparseMLP of nllb_moe has no Config: .* drop tokens beyond a capacity, .*: leave the block as it is")
     module = pytest.importorskip("transformers.models.inkling2.modeling_inkling2", exc_type=ImportError)
     block = module.Inkling2SparseMoeBlock(transformers.Inkling2TextConfig(**{n: v for n, v in SIZES.items() if not n.startswith("swiglu")}))
-    refused(block, "of inkling2.* is capped softly; register_with_transformers\\(\\) cannot run .* because Inkling2Experts has a gate of its own, .*: leave the block as it is")
+    refused(block, "of inkling2.* has soft caps; register_with_transformers\\(\\) cannot run .* because Inkling2Experts has a gate of its own, .*: leave the block as it is")
 
 
 def test_from_hf_of_quantised_experts(device):
