@@ -25,11 +25,11 @@ from .functional import moe, moe_experts, update_selection_bias
 from .info import __version__, _warn_of_lacks, info
 from .install import install_as_sonicmoe
 from .module import SonicMoE
-from .sharding import shard_experts
+from .sharding import clip_grad_norm_, shard_experts
 from .transformers import register_with_transformers
 
 __all__ = [
-    "ArgumentError", "Config", "Error", "SonicMoE", "balance_selection", "emulate", "info", "install_as_sonicmoe", "load_adapter", "moe", "moe_experts",
+    "ArgumentError", "Config", "Error", "SonicMoE", "balance_selection", "clip_grad_norm_", "emulate", "info", "install_as_sonicmoe", "load_adapter", "moe", "moe_experts",
     "register_with_transformers", "save_adapter", "shard_experts", "store_layer", "update_selection_bias", "warm",
 ]  # fmt: skip
 

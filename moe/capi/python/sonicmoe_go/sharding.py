@@ -1,4 +1,4 @@
-"""Spreads the experts of layers over the ranks of a DeviceMesh."""
+"""Spreads the experts of layers over the ranks of a DeviceMesh, and clips the gradients of such layers."""
 
 from __future__ import annotations
 
@@ -56,3 +56,45 @@ def shard_experts(module: nn.Module, mesh, *, max_tokens: int, chunks: int = 0, 
     # DDP reads this attribute of the module that it wraps.
     module._ddp_params_and_buffers_to_ignore = [*getattr(module, "_ddp_params_and_buffers_to_ignore", ()), *spread]
     return module
+
+
+@torch.no_grad()
+def clip_grad_norm_(module: nn.Module, max_norm: float) -> torch.Tensor:
+    """Scales the gradients of a module with spread layers so that their norm over all ranks is at most max_norm, and
+    returns the norm before, FP32. All ranks must call it, after all gradients are complete.
+
+    torch.nn.utils.clip_grad_norm_ does not suit such a module: each rank has other experts, and so another norm and
+    another factor for the parameters that all ranks share. Here each expert counts once. A plain parameter that is no
+    spread expert must have the same gradient on all ranks, as DDP makes it, and counts once. A DTensor, as FSDP makes
+    it, counts as a whole. Gradients in main_grad do not count.
+    """
+    from torch.distributed.tensor import DTensor
+
+    groups = {}  # the group of each plain expert: with a mesh experts are DTensors
+    for layer in (m for m in module.modules() if isinstance(m, SonicMoE) and m._spread is not None):
+        for i, (modules, name) in layer._paths:
+            if WEIGHTS[i] in PER_EXPERT:
+                groups[getattr(layer.get_submodule(".".join(modules)), name)] = (layer._spread.group,)
+    squares, found = {}, []  # sums of squares by the groups over which they are summed
+    for p in module.parameters():
+        if not p.requires_grad:
+            continue
+        over, g = groups.get(p, ()), p.grad
+        if isinstance(p, DTensor):
+            over, g = tuple(p.device_mesh.get_group(i) for i, of in enumerate(p.placements) if of.is_shard()), None if g is None else g.to_local()
+        if g is None:  # it counts as 0, so that all ranks make the same sums
+            squares.setdefault(over, []).append(torch.zeros((), device=p.device))
+            continue
+        found.append(g)
+        squares.setdefault(over, []).append(torch.linalg.vector_norm(g, dtype=torch.float32).square())
+    total = torch.zeros(())
+    for over, of in squares.items():
+        part = torch.stack(of).sum()
+        for group in over:
+            torch.distributed.all_reduce(part, group=group)
+        total = total.to(part.device) + part
+    norm = total.sqrt()
+    factor = (max_norm / (norm + 1e-6)).clamp(max=1.0)
+    for g in found:
+        g.mul_(factor)
+    return norm

@@ -145,6 +145,22 @@ def ddp(rank, ranks, folder):
     return {name.removeprefix("module."): t if name in ("o", "x") or "moe." in name else t * ranks for name, t in got.items()}
 
 
+def clip(rank, ranks, folder):
+    """Trains models for one step and clips their gradients. Returns the norm and this rank's gradients of each model."""
+    mesh = dist.init_device_mesh("cpu", (ranks,))
+    fsdp = sonicmoe_go.shard_experts(Between(whole()), mesh, max_tokens=64)
+    fully_shard(fsdp, mesh=mesh, ignored_params=set(fsdp.moe.parameters()))
+    fsdp.set_gradient_divide_factor(1.0)
+    fsdp.set_force_sum_reduction_for_comms(True)  # gloo cannot divide
+    found = {}
+    for name, model in (("fsdp", fsdp), ("mesh", sharded(ranks)), ("group", sonicmoe_go.shard_experts(whole(), dist.group.WORLD, max_tokens=64))):
+        step(model, *inputs(rank, ranks))
+        norm = sonicmoe_go.clip_grad_norm_(model, 2.0)
+        grads = {n: p.grad for n, p in model.named_parameters()}
+        found[name] = norm, {n: local(g) if "experts" in n or not hasattr(g, "full_tensor") else g.full_tensor() for n, g in grads.items()}
+    return found
+
+
 def wrapped(rank, ranks, folder):
     """Returns the error of a forward pass of each module that DDP or FSDP wraps, or "" if there is none."""
     ddp, x = torch.nn.parallel.DistributedDataParallel, inputs(rank, ranks)[0]

@@ -93,6 +93,27 @@ def test_data_parallel(tmp_path, by):
             assert (part - one.float()).norm() < one.float().norm() / 64, name
 
 
+def test_clipped_gradients(tmp_path):
+    """Clipped gradients equal the gradients that one process clips, and all ranks scale by one factor."""
+    found = run("clip", 2, tmp_path)
+    for name in ("fsdp", "mesh", "group"):
+        one = of.Between(of.whole()) if name == "fsdp" else of.whole()
+        of.step(one, *of.inputs(0, 0))
+        norm = torch.stack([p.grad.float().norm() for p in one.parameters()]).norm()
+        assert norm > 20
+        for n, p in one.named_parameters():
+            parts, want = [f[name][1][n] for f in found], p.grad.float() * (2.0 / norm)
+            for part in [torch.cat(parts)] if "experts" in n else parts:
+                assert (part.float() - want).norm() < want.norm() / 64, (name, n)
+        for f in found:
+            assert abs(f[name][0] - norm) < norm / 256, name
+        assert torch.equal(found[0][name][0], found[1][name][0]), name
+    small = of.whole()
+    of.step(small, *of.inputs(0, 0))
+    before = small.gate.weight.grad.clone()
+    assert sonicmoe_go.clip_grad_norm_(small, 1e9) < 1e9 and torch.equal(small.gate.weight.grad, before)
+
+
 def test_wrapped_experts(tmp_path):
     """A forward pass raises an error if DDP or FSDP holds the experts, because their values are then wrong."""
     for found in run("wrapped", 2, tmp_path):
