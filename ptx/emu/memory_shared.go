@@ -3,6 +3,7 @@ package emu
 import (
 	"encoding/binary"
 	"fmt"
+	"iter"
 	"math/bits"
 )
 
@@ -27,7 +28,7 @@ type sharedMemory struct {
 	barriers []uint64 // one bit for each 8 bytes: set if an mbarrier object is there
 	mbar     mbarrierTable
 	proxy    proxyState
-	shadow   []shadowWord // records of accesses for the race checks, one for each 4 bytes; nil without race checks
+	shadow   []*shadowPage // records of accesses for the race checks, nil for pages without one
 }
 
 func (s *sharedMemory) reset(k *Kernel, bytes int) {
@@ -40,10 +41,37 @@ func (s *sharedMemory) reset(k *Kernel, bytes int) {
 	clear(s.written)
 	clear(s.barriers)
 	s.mbar = mbarrierTable{}
+	s.clearShadow()
 	s.start = sharedBase
 	if k.reserved {
 		s.start = 0
 		s.markWritten(0, sharedBase)
+	}
+}
+
+// clearShadow forgets all accesses. It keeps the pages for the next CTA.
+func (s *sharedMemory) clearShadow() {
+	for _, page := range s.shadow {
+		if page != nil {
+			*page = shadowPage{}
+		}
+	}
+}
+
+// shadowWords returns the records of the words that have been accessed, and of other words of their
+// pages, with the offsets of the words.
+func (s *sharedMemory) shadowWords() iter.Seq2[uint32, *shadowWord] {
+	return func(yield func(uint32, *shadowWord) bool) {
+		for p, page := range s.shadow {
+			if page == nil {
+				continue
+			}
+			for i := range page {
+				if !yield(uint32(p*pageBytes+4*i), &page[i]) {
+					return
+				}
+			}
+		}
 	}
 }
 

@@ -97,7 +97,7 @@ func newRaces(cl *cluster) *races {
 	}
 	r.components = n * warpComponents
 	for _, c := range cl.ctas {
-		c.shared.shadow = make([]shadowWord, len(c.shared.bytes)/4+4)
+		c.shared.shadow = sized(c.shared.shadow, len(c.shared.bytes)/pageBytes+1)
 	}
 	return r
 }
@@ -208,11 +208,22 @@ func (r *races) start(by uint32) {
 // touch records an access to n bytes of c's shared memory, or returns its race with an earlier
 // access. The caller has called start for the access.
 func (r *races) touch(a *access, c *cta, offset, n uint32) *problem {
-	if int(offset+n-1)/4 >= len(c.shared.shadow) {
+	if int(offset+n-1)/pageBytes >= len(c.shared.shadow) {
 		return nil // another check reports addresses out of bounds
 	}
 	r.visits(a, c)
-	return r.words(a, c.shared.shadow[offset/4:], spot{c, uint64(offset)}, n)
+	for n > 0 {
+		page := &c.shared.shadow[offset/pageBytes]
+		if *page == nil {
+			*page = new(shadowPage)
+		}
+		k := min(n, pageBytes-offset%pageBytes)
+		if p := r.words(a, (*page)[offset%pageBytes/4:], spot{c, uint64(offset)}, k); p != nil {
+			return p
+		}
+		offset, n = offset+k, n-k
+	}
+	return nil
 }
 
 // spot is an address in the shared memory of c, or in global memory if c is nil.
@@ -225,6 +236,7 @@ type spot struct {
 func (r *races) words(a *access, shadow []shadowWord, s spot, n uint32) *problem {
 	from := uint32(s.at & 3)
 	end := from + n
+	var before, after shadowWord // the latest whole word, before and after the access
 	for i := uint32(0); 4*i < end; i++ {
 		mask := uint8(0xf)
 		if i == 0 {
@@ -233,8 +245,18 @@ func (r *races) words(a *access, shadow []shadowWord, s spot, n uint32) *problem
 		if 4*i+4 > end {
 			mask &= 0xf >> (4*i + 4 - end)
 		}
-		if p := r.word(a, &shadow[i], mask, spot{s.c, s.at&^3 + uint64(4*i)}); p != nil {
+		w := &shadow[i]
+		whole := mask == 0xf
+		if whole && *w == before && after != before { // comparing it gives the same result
+			*w = after
+			continue
+		}
+		was := *w
+		if p := r.word(a, w, mask, spot{s.c, s.at&^3 + uint64(4*i)}); p != nil {
 			return p
+		}
+		if whole && !r.repeated {
+			before, after = was, *w
 		}
 	}
 	return nil

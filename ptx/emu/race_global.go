@@ -20,7 +20,7 @@ type globalRaces struct {
 	signals signals
 }
 
-// shadowPage has the records of accesses (shadow words) for pageBytes of global memory.
+// shadowPage has the records of accesses (shadow words) for pageBytes of global or shared memory.
 type shadowPage [pageBytes / 4]shadowWord
 
 // shadow returns the shadow page of an address.

@@ -19,10 +19,10 @@ type boxSpot struct {
 
 // boxAt returns the chunk at an offset with its place in the box, if a box lies there.
 func (c *cta) boxAt(at uint32) (s boxSpot, ok bool) {
-	if int(at/4) >= len(c.shared.shadow) {
+	if int(at/pageBytes) >= len(c.shared.shadow) || c.shared.shadow[at/pageBytes] == nil {
 		return s, false
 	}
-	write := c.shared.shadow[at/4].write
+	write := c.shared.shadow[at/pageBytes][at%pageBytes/4].write
 	if write == nil || write.load == nil || write.load.tensor == nil || write.load.tensor.Rank < 2 {
 		return s, false
 	}

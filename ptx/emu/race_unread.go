@@ -19,8 +19,7 @@ type storedTile struct {
 func (r *races) unread(c *cta) {
 	byLine := map[int]*storedTile{}
 	var tiles []*storedTile
-	for i := range c.shared.shadow {
-		s := &c.shared.shadow[i]
+	for at, s := range c.shared.shadowWords() {
 		if s.write == nil || s.write.async || s.write.copy || s.write.warp.cta != c {
 			continue
 		}
@@ -33,7 +32,7 @@ func (r *races) unread(c *cta) {
 		t.words++
 		if s.reads == nil {
 			if t.unread++; t.unread == 1 {
-				t.firstUnread = uint32(4 * i)
+				t.firstUnread = at
 			}
 		}
 		for x := s.reads; x != nil && t.product == nil; x = x.next {

@@ -215,7 +215,6 @@ func (cl *cluster) leave() {
 		warpPool.Put(w)
 	}
 	for _, c := range cl.ctas {
-		c.shared.shadow = nil
 		sharedPool.Put(c.shared)
 	}
 }

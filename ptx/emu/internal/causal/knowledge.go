@@ -83,6 +83,9 @@ func (m *Moments) join(o *Moments) {
 
 // joinLanes merges what o knows about the lanes of a component into m.
 func (m *Moments) joinLanes(component int, o *Moments) {
+	if lanes := m.Lanes[component]; lanes != nil && lanes == o.Lanes[component] {
+		return
+	}
 	of, others := m.lanesUpTo(component), o.lanesUpTo(component)
 	one, changed := true, false
 	for l := range of {
@@ -97,7 +100,8 @@ func (m *Moments) joinLanes(component int, o *Moments) {
 		if m.Lanes == nil {
 			m.Lanes = map[int]*[lanesOfWarp]uint32{}
 		}
-		m.Lanes[component] = &of // a new array, because a clone may share the old one
+		lanes := of // a new array, because a clone may share the old one
+		m.Lanes[component] = &lanes
 	}
 }
 
