@@ -86,9 +86,9 @@ func forwardOf(t testing.TB, tr *trial.Trial, f moe.ForwardArgs, tokens int) tri
 
 // besideLayers are layers whose matrices have equal parts, and a last part that is smaller.
 var besideLayers = []moe.Config{
+	{Hidden: 144, Intermediate: 80, NumExperts: 4, TopK: 3, Weights: "nvfp4", GateUp: spec.Apart},
 	{Hidden: 256, Intermediate: 128, NumExperts: 6, TopK: 2, Weights: "fp8"},
 	{Hidden: 384, Intermediate: 128, NumExperts: 3, TopK: 2, Weights: "fp8-ue8m0", GateUp: spec.Apart},
-	{Hidden: 144, Intermediate: 80, NumExperts: 4, TopK: 3, Weights: "nvfp4", GateUp: spec.Apart},
 	{Hidden: 128, Intermediate: 64, NumExperts: 40, TopK: 1, Weights: "uint4-g32", GateUp: spec.Interleaved},
 	{Hidden: 128, Intermediate: 128, NumExperts: 3, TopK: 2, Weights: "mxfp4", Activation: spec.ReLU2},
 }
@@ -96,10 +96,12 @@ var besideLayers = []moe.Config{
 // TestPackedBeside checks passes whose up-projection runs next to the kernel that unpacks. Two layers
 // with other weights use the same workspace in turns, so values of the pass before differ.
 func TestPackedBeside(t *testing.T) {
+	type pass struct{ layer, trial, tokens int }
+	wants := map[pass]trial.Results{} // of layers of plain weights; every device gives these bits
 	for _, d := range timedDevices(t) {
 		t.Run(d.name, func(t *testing.T) {
 			for i, c := range besideLayers {
-				if i > 1 && testing.Short() {
+				if testing.Short() && (i > 1 || i == 1 && d.name != "early") {
 					break
 				}
 				opts := []moe.Option{moe.WithoutBackward(), moe.WithoutDecode()}
@@ -114,10 +116,16 @@ func TestPackedBeside(t *testing.T) {
 					launched = append(launched, kernel)
 					return nil
 				})
-				for _, tr := range []*trial.Trial{packed, other, packed} {
-					plain := plainTwin(t, tr, d.dev, opts...)
+				for turn, tr := range []*trial.Trial{packed, other, packed} {
 					for _, tokens := range []int{150, 33} {
-						require.Equal(t, forwardOf(t, plain, plain.Inference(), tokens), forwardOf(t, tr, tr.Inference(), tokens), "%v, %d tokens", c, tokens)
+						of := pass{i, turn % 2, tokens}
+						want, ok := wants[of]
+						if !ok {
+							plain := plainTwin(t, tr, d.dev, opts...)
+							want = forwardOf(t, plain, plain.Inference(), tokens)
+							wants[of] = want
+						}
+						require.Equal(t, want, forwardOf(t, tr, tr.Inference(), tokens), "%v, %d tokens", c, tokens)
 					}
 				}
 				require.Subset(t, launched, []string{"unpack", "up-beside"})
@@ -127,7 +135,7 @@ func TestPackedBeside(t *testing.T) {
 					func() error { return packed.Call().Forward(packed.Stream(), packed.Inference()) })
 				defer g.Close()
 				require.NoError(t, packed.Poison())
-				for range 3 {
+				for range 2 {
 					require.NoError(t, g.Launch(packed.Stream()))
 				}
 				got, err := packed.Results(false)
