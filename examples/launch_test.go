@@ -30,7 +30,7 @@ func TestRecordedLaunch(t *testing.T) {
 		require.NoError(t, err, "%v\n%s", args, out)
 		return string(out)
 	}
-	run(bin, "build", "-o", dir, "./quickstart", "./emulate")
+	run(bin, "build", "-ldflags=-s -w", "-o", dir, "./quickstart", "./emulate")
 	at := func(name string) string { return filepath.Join(dir, name) }
 	for _, kernel := range []string{"up", "down"} {
 		out := run(at("quickstart"), "-listing", kernel, "-launch", at(kernel+".json"))

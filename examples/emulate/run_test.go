@@ -23,7 +23,7 @@ import (
 // buildLibrary builds package cudart's library, with links under the names of CUDA's libraries.
 func buildLibrary(t *testing.T, folder string) (file string) {
 	file = filepath.Join(folder, libraryName)
-	build := exec.CommandContext(t.Context(), "go", "build", "-buildmode=c-shared", "-o", file, "./cudart")
+	build := exec.CommandContext(t.Context(), "go", "build", "-ldflags=-s -w", "-buildmode=c-shared", "-o", file, "./cudart")
 	build.Env = append(os.Environ(), "CGO_ENABLED=1")
 	out, err := build.CombinedOutput()
 	require.NoError(t, err, string(out))

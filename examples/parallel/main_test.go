@@ -40,7 +40,7 @@ func TestPartialSums(t *testing.T) {
 	total := [2]float64{}
 	for i, extra := range [][]string{nil, {"-partial-sums"}} {
 		var out, errs bytes.Buffer
-		args := []string{"-device", "emulated", "-cache", "off", "-runs", "1", "-shape", "512,16,8,8", "-tokens", "100", "-ranks", "2"}
+		args := []string{"-device", "emulated", "-cache", "off", "-runs", "1", "-shape", "128,16,8,8", "-tokens", "40", "-ranks", "2"}
 		require.NoError(t, run(t.Context(), append(args, extra...), &out, &errs), errs.String())
 		for _, of := range sent.FindAllStringSubmatch(out.String(), -1) {
 			n, err := strconv.ParseFloat(of[1], 64)
@@ -49,9 +49,9 @@ func TestPartialSums(t *testing.T) {
 		}
 		require.Equal(t, 2*i, strings.Count(out.String(), "sums near those of one device, all else with its bits"))
 	}
-	// Each rank sends 100 tokens, and 400 rows or 100 sums.
-	require.InDelta(t, 2*500*1.024, total[0], 100)
-	require.InDelta(t, 2*200*1.024, total[1], 100)
+	// Each rank sends 40 tokens, and 160 rows or 40 sums.
+	require.InDelta(t, 2*200*0.256, total[0], 10)
+	require.InDelta(t, 2*80*0.256, total[1], 10)
 }
 
 func TestRefused(t *testing.T) {

@@ -52,7 +52,7 @@ func library(t *testing.T) string {
 			return
 		}
 		built.file = filepath.Join(built.folder, "libsonicmoe.so")
-		build := exec.Command("go", "build", "-buildmode=c-shared", "-o", built.file, ".")
+		build := exec.Command("go", "build", "-ldflags=-s -w", "-buildmode=c-shared", "-o", built.file, ".")
 		build.Env = append(os.Environ(), "CGO_ENABLED=1")
 		if out, err := build.CombinedOutput(); err != nil {
 			built.err = &exec.Error{Name: string(out), Err: err}
