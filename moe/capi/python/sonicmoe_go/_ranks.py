@@ -23,6 +23,7 @@ from torch.distributed.tensor import DTensor, Shard
 from torch.nn.parallel import DistributedDataParallel
 
 from . import _ops, _passes
+from ._blocks import at
 from ._device import name_of
 from ._library import ArgumentError, Config, Error, _ConfigStruct, check, current, device, library
 from ._weights import DTYPES, GRADIENT_TYPES, PER_EXPERT, ROUTER, WEIGHTS, Shapes, Weights, check_into, expert_shapes, shapes, want
@@ -112,6 +113,21 @@ def spread(c: Config, group, max_tokens: int, chunks: int, deadline: float, part
 def placed(w: Tensor, mesh: DeviceMesh) -> DTensor:
     """Returns a DTensor of the experts of all ranks. w is this rank's part of it."""
     return DTensor.from_local(w, mesh, [Shard(0)], run_check=False)
+
+
+def equalise(layer, group: dist.ProcessGroup) -> None:
+    """Gives the weights of a SonicMoE that all ranks have, the router and the shared experts, the values of rank 0."""
+    src = dist.get_global_rank(group, 0)
+    for i, path in layer._paths:
+        w = at(layer, path)
+        if WEIGHTS[i] in PER_EXPERT or w.is_meta:
+            continue
+        if dist.get_backend(group) == "nccl" and not w.is_cuda:  # NCCL moves only memory of GPUs
+            of = [w.detach()]
+            dist.broadcast_object_list(of, src=src, group=group)
+            w.data.copy_(of[0])
+        else:
+            dist.broadcast(w.data, src=src, group=group)
 
 
 def _own_address() -> str:

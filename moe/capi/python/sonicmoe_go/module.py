@@ -121,7 +121,8 @@ class SonicMoE(nn.Module):
     lora_rank gives the experts an adapter, as add_lora does.
 
     With group, a process group or a DeviceMesh of one dimension, the experts are spread over its
-    ranks. Every rank has its own tokens, the whole router, and its part of the experts. Results
+    ranks. Every rank has its own tokens, the whole router, and its part of the experts. All ranks make the layer, and
+    get the router and the shared experts of rank 0. Results
     have the same bits as on one device that has the tokens of all ranks in order. Gradients of
     weights are sums over the tokens of all ranks, and losses on the router are over these tokens, too.
     With balance_by "sequence" all ranks have sequences of one length. max_tokens is the largest number of tokens of a
@@ -187,6 +188,10 @@ class SonicMoE(nn.Module):
             if dtype is not None:
                 self._make(what, torch.empty((1, *shape) if what == "shared_gate" else shape, device=device, dtype=dtype))
                 self._place(what)
+        if self._spread is not None:
+            from ._ranks import equalise
+
+            equalise(self, self._spread.group)
         if lora_rank or lora_alpha or rslora:
             self.add_lora(lora_rank, lora_alpha, rslora, lora_dtype)
 

@@ -17,8 +17,9 @@ def shard_experts(module: nn.Module, mesh, *, max_tokens: int, chunks: int = 0, 
         mesh = torch.distributed.init_device_mesh("cuda", (8,))
         sonicmoe_go.shard_experts(model, mesh, max_tokens=4096)
 
-    mesh is a DeviceMesh of one dimension, or a process group. All ranks must have the same weights.
-    Each rank keeps its part of the experts and of their adapter. With a mesh, the experts' parameters become DTensors
+    mesh is a DeviceMesh of one dimension, or a process group. All ranks must make this call. Each rank keeps its part
+    of its experts and of their adapter. The router and the shared experts get the values of rank 0, as DDP does it for
+    the other parameters. With a mesh, the experts' parameters become DTensors
     with the placement Shard(0), so torch.distributed.checkpoint saves them on one number of ranks
     and loads them on another. All other parameters stay as they are. See SonicMoE for the other
     arguments.
@@ -34,6 +35,8 @@ def shard_experts(module: nn.Module, mesh, *, max_tokens: int, chunks: int = 0, 
 
     All gradients are then sums over the ranks, if each rank divides its loss by the number of tokens of all ranks.
     """
+    from ._ranks import equalise  # not every torch has torch.distributed
+
     layers = [m for m in module.modules() if isinstance(m, SonicMoE)]
     if not layers:
         raise ArgumentError(f"{type(module).__name__} has no SonicMoE, must have one at least")
@@ -52,6 +55,7 @@ def shard_experts(module: nn.Module, mesh, *, max_tokens: int, chunks: int = 0, 
                 part = w.detach()[first : first + count].clone()
                 of.register_parameter(name, nn.Parameter(part, requires_grad=w.requires_grad))
                 layer._place(WEIGHTS[i])
+        equalise(layer, layer._spread.group)
     spread = [f"{path}.{name}".lstrip(".") for path, m in module.named_modules() if isinstance(m, SonicMoE) for name, _ in m.named_parameters()]
     # DDP reads this attribute of the module that it wraps.
     module._ddp_params_and_buffers_to_ignore = [*getattr(module, "_ddp_params_and_buffers_to_ignore", ()), *spread]

@@ -145,6 +145,21 @@ def ddp(rank, ranks, folder):
     return {name.removeprefix("module."): t if name in ("o", "x") or "moe." in name else t * ranks for name, t in got.items()}
 
 
+def unseeded(rank, ranks, folder):
+    """Makes layers whose random numbers differ by rank. Returns their weights that all ranks have."""
+    torch.manual_seed(rank)
+    config = SIZES | dict(shared_experts=1, selection_bias=True, score="sigmoid")
+    new, old = sonicmoe_go.SonicMoE(**config, group=dist.group.WORLD, max_tokens=64), sonicmoe_go.SonicMoE(**config)
+    for layer in (new, old):
+        layer.gate.e_score_correction_bias.fill_(rank)
+    first, backend = old.gate.weight.clone(), dist.get_backend
+    dist.get_backend = lambda group: "nccl"  # NCCL does not move the memory of CPU tensors
+    sonicmoe_go.shard_experts(old, dist.group.WORLD, max_tokens=64)
+    dist.get_backend = backend
+    shared = {n + str(i): t for i, layer in enumerate((new, old)) for n, t in layer.state_dict().items() if not n.startswith("experts.")}
+    return {"first": first, "experts": new.experts.down_proj.detach(), "shared": shared}
+
+
 def clip(rank, ranks, folder):
     """Trains models for one step and clips their gradients. Returns the norm and this rank's gradients of each model."""
     mesh = dist.init_device_mesh("cpu", (ranks,))

@@ -93,6 +93,16 @@ def test_data_parallel(tmp_path, by):
             assert (part - one.float()).norm() < one.float().norm() / 64, name
 
 
+def test_ranks_of_other_seeds(tmp_path):
+    """All ranks get the router and the shared experts of rank 0."""
+    a, b = run("unseeded", 2, tmp_path)
+    assert not torch.equal(a["first"], b["first"]) and not torch.equal(a["experts"], b["experts"])
+    assert len(a["shared"]) == 10
+    for name, t in a["shared"].items():
+        # The bias of the new layer was set after the layer was made.
+        assert torch.equal(t, b["shared"][name]) == (name != "gate.e_score_correction_bias0"), name
+
+
 def test_clipped_gradients(tmp_path):
     """Clipped gradients equal the gradients that one process clips, and all ranks scale by one factor."""
     found = run("clip", 2, tmp_path)
