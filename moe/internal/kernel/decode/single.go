@@ -94,6 +94,14 @@ func newSingleThread(k *ptx.Kernel) singleThread {
 	return singleThread{k, k.Warp(), k.Lane(), pipeline.NewCTA(k)}
 }
 
+// shareOf returns the CTA's share of a number of items: from item first to item end - 1.
+func (t singleThread) shareOf(items int) (first, end ptx.U32) {
+	k, ctas := t.k, t.k.NctaidX()
+	each, more := ptx.Uint(items).Div(ctas), ptx.Uint(items).Rem(ctas)
+	first = k.CtaidX().Mul(each).Add(k.CtaidX().Min(more))
+	return first, first.Add(each).Add(ptx.Select(k.CtaidX().Lt(more), ptx.Uint(1), ptx.Uint(0)))
+}
+
 // single is a product of a single token.
 type single struct {
 	spec.Config
@@ -173,10 +181,8 @@ type share struct {
 // begin computes the CTA's share and initialises the ring. It sets the unused end of each stage to
 // zero, because whole stages are multiplied.
 func (p *single) begin() share {
-	k, ctas := p.k, p.k.NctaidX()
-	each, more := ptx.Uint(p.items).Div(ctas), ptx.Uint(p.items).Rem(ctas)
-	first := k.CtaidX().Mul(each).Add(k.CtaidX().Min(more))
-	end := first.Add(each).Add(ptx.Select(k.CtaidX().Lt(more), ptx.Uint(1), ptx.Uint(0)))
+	k := p.k
+	first, end := p.shareOf(p.items)
 	loaded := end.Sub(first).MinI(p.most).MulI(p.strips * stripBytes)
 	k.For(loaded.Add(p.k.TidX().MulI(16)), ptx.Uint(p.weightsBytes()), ptx.Uint(16*singleThreads), func(at ptx.U32) {
 		for i := range p.ring.Stages {

@@ -25,14 +25,14 @@ type unitRing struct {
 	bytes *ptx.Var[ptx.U32]
 }
 
-// newRing reserves the rings of all warps, in the shared memory that is left. A warp loads at most a
-// number of blocks ahead.
+// newRing reserves the rings of all warps, in the shared memory that is left, and reserves the rest of
+// it. A warp loads at most a number of blocks ahead.
 func (p *unitSingle) newRing(of slicesOf, most int) unitRing {
-	const ofWarp = 14 << 10 // for each of the 16 warps on an SM
 	k, slice := p.k, fragments.NewSlice(p.k, p.m.Format, p.lane)
-	blocks := max(1, min(p.m.Blocks(), most, (ofWarp*p.warps-k.SharedBytes())/(p.warps*slice.Bytes())-1))
+	blocks := max(1, min(p.m.Blocks(), most, (p.reserved-k.SharedBytes())/(p.warps*slice.Bytes())-1))
 	bytes := (blocks + 1) * slice.Bytes()
 	at := p.cta.Shared("units", p.warps*bytes, 16)
+	p.cta.Shared("rest", max(0, p.reserved-k.SharedBytes()), 1)
 	return unitRing{
 		unitSingle: p, of: of, slice: slice, blocks: blocks,
 		at: at.Plus(p.warp.MulI(bytes)), full: ptx.NewVar(k, ptx.Uint(0)), free: ptx.NewVar(k, ptx.Uint(blocks*slice.Bytes())),
@@ -40,16 +40,27 @@ func (p *unitSingle) newRing(of slicesOf, most int) unitRing {
 	}
 }
 
-// find sets the addresses for the first block of a slice, if there is such a slice.
-func (r unitRing) find(slice ptx.U32) {
-	r.bytes.Set(ptx.Uint(0))
-	r.k.If(slice.Lt(r.of.count), func() {
-		expert, unit, quarter := r.of.place(slice)
-		codes, scales := r.slice.From(r.unitSingle.at.Index(expert.MulI(r.m.Units).Add(unit), r.m.UnitBytes()), quarter)
-		r.from[0].Set(codes.Addr())
-		r.from[1].Set(scales.Addr())
-		r.bytes.Set(ptx.Uint(tile.CopyBytes))
-	})
+// slicePlace is where a slice lies in the units of its expert: the addresses of the lane's codes and scales
+// would be these if the expert were number 0. bytes is 16, or 0 if there is no such slice.
+type slicePlace struct {
+	slot, bytes   ptx.U32
+	codes, scales ptx.Global
+}
+
+// find returns the place of a slice. The token's experts need not be known.
+func (r unitRing) find(slice ptx.U32) slicePlace {
+	is := slice.Lt(r.of.count)
+	slot, unit, quarter := r.of.place(slice)
+	codes, scales := r.slice.From(r.unitSingle.at.Index(unit, r.m.UnitBytes()), quarter)
+	return slicePlace{ptx.Select(is, slot, ptx.Uint(0)), ptx.Select(is, ptx.Uint(tile.CopyBytes), ptx.Uint(0)), codes, scales}
+}
+
+// begin sets the addresses for the first block of a slice.
+func (r unitRing) begin(s slicePlace) {
+	expert, bytes := r.expert(s.slot), r.m.Units*r.m.UnitBytes()
+	r.from[0].Set(s.codes.Index(expert, bytes).Addr())
+	r.from[1].Set(s.scales.Index(expert, bytes).Addr())
+	r.bytes.Set(s.bytes)
 }
 
 // copy starts to copy the next block, if there is one.
@@ -73,17 +84,18 @@ func (r unitRing) next() *fragments.Block {
 	return b
 }
 
-// multiply multiplies each of the CTA's slices by the token. It first starts to load weights, at most a
-// number of blocks for each warp, and then calls begin. When begin returns, the token's data must be in
-// shared memory.
-func (p *unitSingle) multiply(of slicesOf, most int, begin func()) {
+// multiply multiplies each of the CTA's slices by the token. A warp loads at most a number of blocks
+// ahead.
+func (p *unitSingle) multiply(of slicesOf, most int, steps unitSteps) {
 	k, r := p.k, p.newRing(of, most)
 	slice := ptx.NewVar(k, p.warp)
-	r.find(slice.Get())
+	place := r.find(slice.Get())
+	steps.choose()
+	r.begin(place)
 	for i := range r.blocks {
 		r.copy(r.at.At(i * r.slice.Bytes()))
 	}
-	begin()
+	steps.begin()
 	acc, token := k.Accumulators(tile.WarpSums), ptx.NewVar(k, ptx.Uint(0))
 	multiply := func(blocks int) {
 		for range blocks {
@@ -108,7 +120,8 @@ func (p *unitSingle) multiply(of slicesOf, most int, begin func()) {
 		token.Set(p.tokens.Plus(of.row(now).MulI(p.m.Blocks() * blockBytes).Add(p.lane.AndI(3).MulI(tile.RowBytes / 4))).Addr())
 		slice.Set(now.AddI(p.warps))
 		each(p.m.Blocks() - r.blocks)
-		r.find(slice.Get()) // the next slice
+		r.begin(r.find(slice.Get())) // the next slice
+		k.If(slice.Get().Ge(of.count), steps.loaded)
 		each(r.blocks)
 		of.store(now, [2]ptx.F32{acc[0], acc[2]})
 	})

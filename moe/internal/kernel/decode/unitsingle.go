@@ -33,33 +33,35 @@ func HasSingleUnits(c spec.Config) bool {
 	return choose.HasSingle(c) && spec.IsPacked(c) && c.Hidden <= evenSMs*sliceRows && c.TopK*fragments.Blocks(c.Intermediate)*blockBytes <= most
 }
 
+// An SM has room for a CTA of each kernel, but not for two CTAs of the up-projection. Otherwise some
+// SMs would have two of them and others none, and the pass would wait for the SMs with two.
+const (
+	upReserved   = 118 << 10 // bytes of shared memory
+	downReserved = 106 << 10
+)
+
 // unitSingle is the state of one of the two kernels while its code is emitted.
 type unitSingle struct {
 	*single
 	m  fragments.Matrix
 	at ptx.Global // the address of the units
-	// warps is the number of warps of a CTA.
-	warps int
+	// warps is the number of warps of a CTA. reserved is the number of bytes of shared memory that the
+	// CTA reserves.
+	warps, reserved int
 	// tokens has the token's data in the order of operand B. The up-projection has one row, the
 	// token. The down-projection has a row for each of the token's K experts.
 	tokens ptx.Shared
 }
 
-// unitWarps returns the number of warps of a CTA. slices is the number of slices of all CTAs. If a
-// CTA has at most 8 slices, it has 8 warps, and CTAs of both kernels fit on an SM together. Otherwise
-// it has 16 warps.
-func unitWarps(slices int) int {
-	if ceil(slices, evenSMs) <= 8 {
-		return 8
-	}
-	return 16
-}
+// unitWarps returns the number of warps of a CTA: one for each slice, but at least 8 and at most 16.
+// slices is the number of slices of all CTAs.
+func unitWarps(slices int) int { return min(max(8, ceil(slices, evenSMs)), 16) }
 
 // newUnitSingle reserves shared memory for the token's experts, and for rows of the token's data.
-func newUnitSingle(k *ptx.Kernel, c spec.Config, m fragments.Matrix, at ptx.Global, warps, rows int) unitSingle {
+func newUnitSingle(k *ptx.Kernel, c spec.Config, m fragments.Matrix, at ptx.Global, warps, reserved, rows int) unitSingle {
 	t := newSingleThread(k)
 	p := &single{Config: c, singleThread: t, ids: t.cta.Shared("ids", 4*c.TopK, 4)}
-	return unitSingle{single: p, m: m, at: at, warps: warps, tokens: t.cta.Shared("tokens", rows*m.Blocks()*blockBytes, 16)}
+	return unitSingle{single: p, m: m, at: at, warps: warps, reserved: reserved, tokens: t.cta.Shared("tokens", rows*m.Blocks()*blockBytes, 16)}
 }
 
 // stage copies rows of the token's data to shared memory, with all threads of the CTA. The number of
@@ -104,12 +106,24 @@ func (p *unitSingle) stage(from ptx.Global, rows, elements int) {
 // slicesOf describes the slices of a CTA, which are numbered from 0 to count-1.
 type slicesOf struct {
 	count ptx.U32
-	// place returns the expert of a slice, the unit, and the number of the slice in the unit.
-	place func(slice ptx.U32) (expert, unit, quarter ptx.U32)
+	// place returns the slot of a slice's expert, the unit, and the number of the slice in the unit.
+	place func(slice ptx.U32) (slot, unit, quarter ptx.U32)
 	// row returns the row of unitSingle.tokens that a slice multiplies.
 	row func(slice ptx.U32) ptx.U32
 	// start returns the initial sums of the thread's upper and lower row. store stores the sums of
 	// these rows.
 	start func(slice ptx.U32) [2]ptx.F32
 	store func(slice ptx.U32, sums [2]ptx.F32)
+}
+
+// unitSteps are what a CTA does between the steps of unitSingle.multiply.
+type unitSteps struct {
+	// choose comes before the first loads of weights. When it returns, the token's experts must be in
+	// shared memory.
+	choose func()
+	// begin comes after the first loads of weights. When it returns, the token's data must be in shared
+	// memory.
+	begin func()
+	// loaded comes when a warp has started its last loads of weights.
+	loaded func()
 }

@@ -14,7 +14,8 @@ import (
 
 // SingleUnitsDown is [SingleDown] for packed weights. W2 has the units of [fragments.W2]. An item is
 // 16 rows of W2, the same 16 for each of the token's experts. A CTA loads the weights of its first
-// items before the up-projection has ended.
+// items before the up-projection has ended, but not before most of W1 is on its way: loads that start
+// earlier would delay the up-projection.
 type SingleUnitsDown struct{ spec.Config }
 
 // Build emits the kernel.
@@ -26,20 +27,24 @@ func (d SingleUnitsDown) Build() (*jit.Kernel[SingleDownArgs], error) {
 	k.SetGrid(func(_ *SingleDownArgs, sms int) gpu.Dim3 { return singleGrid(items, sms) })
 
 	// Operands. A and the rings of W2 lie in shared memory.
-	p := newUnitSingle(k.Kernel, d.Config, fragments.W2(d.Config), k.Ptr(&k.Args.W2), warps, d.TopK)
+	p := newUnitSingle(k.Kernel, d.Config, fragments.W2(d.Config), k.Ptr(&k.Args.W2), warps, downReserved, d.TopK)
 	chosen, scores, a := k.Ptr(&k.Args.Chosen), k.Ptr(&k.Args.Scores), k.Ptr(&k.Args.A)
 	s := singleSum{single: p.single, singleTerms: SingleDown(d).terms(k), scores: p.cta.Shared("scores", 4*d.TopK, 4), y: p.cta.Shared("y", tile.ElementBytes*most*sliceRows*d.TopK, 4)}
+	half := d.TopK * fragments.W1(d.Config).Units * slicesOfUnit / 2
+	k.If(k.TidX().EqI(32*(warps-1)), func() { // not in the warp that receives
+		k.Loop(func() { k.BreakIf(ptx.LdGlobalAcquire(chosen.At(4 * d.TopK)).GeI(half)) })
+	})
 	s.receive(chosen)
 
-	// All warps load and multiply. The first loads start before the up-projection has ended.
-	const ahead = 3 // blocks that a warp copies ahead
+	// All warps load and multiply.
+	const ahead = 4 // blocks that a warp copies ahead
 	ctas, meet := k.NctaidX(), func() { k.BarSync(ptx.Uint(0)) }
 	isFirst := ptx.NewVar(k.Kernel, ptx.Uint(1))
 	score := ptx.NewVar(k.Kernel, ptx.Float(0)) // of the slot with the thread's number
 	k.For(k.CtaidX(), ptx.Uint(items), ctas.MulI(most), func(first ptx.U32) {
 		n := ptx.Uint(items).Sub(first).Add(ctas.SubI(1)).Div(ctas).MinI(most)
 		pass := singleUnitsPass{s, first, ctas}
-		p.multiply(slicesOf{count: n.MulI(d.TopK), place: pass.place, row: pass.slot, start: pass.biases, store: pass.round}, ahead, func() {
+		p.multiply(slicesOf{count: n.MulI(d.TopK), place: pass.place, row: pass.slot, start: pass.biases, store: pass.round}, ahead, unitSteps{choose: nothing, begin: func() {
 			k.If(isFirst.Get().NeI(0), func() {
 				k.GridDepWait()
 				k.GridDepLaunch()
@@ -48,7 +53,7 @@ func (d SingleUnitsDown) Build() (*jit.Kernel[SingleDownArgs], error) {
 				meet()
 				isFirst.Set(ptx.Uint(0))
 			})
-		})
+		}, loaded: nothing})
 
 		// The epilogue sums over the experts and stores O.
 		k.If(k.TidX().LtI(d.TopK), func() { ptx.StShared(s.scores.Plus(k.TidX().ShlI(2)), score.Get()) })
@@ -77,10 +82,10 @@ func (p singleUnitsPass) item(slice ptx.U32) (local, item, slot ptx.U32) {
 	return local, p.first.Add(local.Mul(p.ctas)), slice.Sub(local.MulI(p.TopK))
 }
 
-// place returns the slice's expert, the unit, and the number of the slice in the unit.
-func (p singleUnitsPass) place(slice ptx.U32) (expert, unit, quarter ptx.U32) {
+// place returns the slot of the slice's expert, the unit, and the number of the slice in the unit.
+func (p singleUnitsPass) place(slice ptx.U32) (slot, unit, quarter ptx.U32) {
 	_, item, slot := p.item(slice)
-	return p.expert(slot), item.ShrI(2), item.AndI(slicesOfUnit - 1)
+	return slot, item.ShrI(2), item.AndI(slicesOfUnit - 1)
 }
 
 // slot returns the slot of the slice's expert.

@@ -14,7 +14,8 @@ import (
 )
 
 // SingleUnitsUp is [SingleUp] for packed weights. W1 has the units of [fragments.W1], and W3 is not
-// used. Its CTAs do not count themselves in the last word of Chosen.
+// used. A CTA adds the number of its slices to the last word of Chosen when its first warp has started
+// all its loads of weights.
 type SingleUnitsUp struct{ spec.Config }
 
 // Build emits the kernel.
@@ -24,7 +25,7 @@ func (u SingleUnitsUp) Build() (*jit.Kernel[SingleUpArgs], error) {
 	warps := unitWarps(count)
 	k := jit.NewBuilder[SingleUpArgs]("moe_single_units_up", 32*warps, 1)
 	k.SetGrid(func(_ *SingleUpArgs, sms int) gpu.Dim3 { return singleGrid(count, sms) })
-	p := newUnitSingle(k.Kernel, u.Config, m, k.Ptr(&k.Args.W1), warps, 1)
+	p := newUnitSingle(k.Kernel, u.Config, m, k.Ptr(&k.Args.W1), warps, upReserved, 1)
 	c := singleChoice{p.single, SingleUp(u).choice(k)}
 	x, a, h := k.Ptr(&k.Args.X), k.Ptr(&k.Args.A), k.Ptr(&k.Args.H)
 	var b1 []ptx.Global
@@ -32,14 +33,12 @@ func (u SingleUnitsUp) Build() (*jit.Kernel[SingleUpArgs], error) {
 		b1 = weights.B1(u.Config).Tensors(k, &k.Args.B1, &k.Args.B3)
 	}
 	p.stage(x, 1, u.Hidden) // before the wait: this kernel starts only when the kernel before it has waited for X
-	k.GridDepWait()
-	k.GridDepLaunch()
-	c.choose() // ends with a barrier
 
-	const ahead = 8 // blocks that a warp copies ahead; with more a pass takes longer
-	ctas, first := k.NctaidX(), k.CtaidX()
+	const ahead = 6 // blocks that a warp copies ahead; with more a pass takes longer
+	first, end := p.shareOf(count)
+	mine := end.Sub(first)
 	slot := func(slice ptx.U32) (slot, rest ptx.U32) { // the slot of a slice of the CTA, and the slice's number in its expert
-		number := first.Add(slice.Mul(ctas))
+		number := first.Add(slice)
 		slot = number.DivI(m.Units * slicesOfUnit)
 		return slot, number.Sub(slot.MulI(m.Units * slicesOfUnit))
 	}
@@ -54,10 +53,10 @@ func (u SingleUnitsUp) Build() (*jit.Kernel[SingleUpArgs], error) {
 		return of, rest.MulI(sliceRows).Add(p.lane.ShrI(2)), 2
 	}
 	p.multiply(slicesOf{
-		count: ptx.Uint(count).Sub(first).Add(ctas.SubI(1)).Div(ctas),
-		place: func(slice ptx.U32) (expert, unit, quarter ptx.U32) {
+		count: mine,
+		place: func(slice ptx.U32) (of, unit, quarter ptx.U32) {
 			of, rest := slot(slice)
-			return p.expert(of), rest.ShrI(2), rest.AndI(slicesOfUnit - 1)
+			return of, rest.ShrI(2), rest.AndI(slicesOfUnit - 1)
 		},
 		row:   func(ptx.U32) ptx.U32 { return ptx.Uint(0) },
 		start: func(slice ptx.U32) [2]ptx.F32 { return u.start(&p, slice, b1, neurons) },
@@ -65,7 +64,15 @@ func (u SingleUnitsUp) Build() (*jit.Kernel[SingleUpArgs], error) {
 			of, neuron, rows := neurons(slice)
 			k.If(p.lane.AndI(3).EqI(0), func() { u.store(&p, of, neuron, rows, sums, a, h) })
 		},
-	}, ahead, func() {})
+	}, ahead, unitSteps{
+		choose: func() {
+			k.GridDepWait()
+			k.GridDepLaunch()
+			c.choose() // ends with a barrier
+		},
+		begin:  nothing,
+		loaded: func() { k.If(k.TidX().EqI(0), func() { k.RedGlobalAdd(c.in.chosen.At(4*u.TopK), mine) }) },
+	})
 	return k.Build()
 }
 
