@@ -95,6 +95,17 @@ func narrow(f arith.Format, mode arith.Rounding, relu, finite bool) func(bits ui
 
 var formatFP8 = map[string]arith.Format{".e4m3x2": arith.FormatE4M3, ".e5m2x2": arith.FormatE5M2}
 
+// halfOfFP8 has the FP16 number of each FP8 number.
+var halfOfFP8 = map[string]*[256]uint64{".e4m3x2": halvesOf(arith.FormatE4M3), ".e5m2x2": halvesOf(arith.FormatE5M2)}
+
+func halvesOf(f arith.Format) *[256]uint64 {
+	var half [256]uint64
+	for x := range half {
+		half[x] = arith.Format16.Encode(arith.FromFP8(f, uint64(x)))
+	}
+	return &half
+}
+
 func conversionForms() handlers {
 	forms := handlers{
 		isa.CvtF32ToBF16Zero: lanewise(func(*inst) laneFunc {
@@ -121,10 +132,8 @@ func conversionForms() handlers {
 			}
 		}),
 		isa.CvtFP8ToF16: lanewise(func(in *inst) laneFunc {
-			f := formatFP8[in.mod("fp8")]
-			return func(v [4]uint64) uint64 {
-				return arith.Format16.Encode(arith.FromFP8(f, v[0]>>8&0xff))<<16 | arith.Format16.Encode(arith.FromFP8(f, v[0]&0xff))
-			}
+			half := halfOfFP8[in.mod("fp8")]
+			return func(v [4]uint64) uint64 { return half[v[0]>>8&0xff]<<16 | half[v[0]&0xff] }
 		}),
 		isa.Pack64x4:   {do: packFour},
 		isa.Unpack64x4: {do: unpackFour},
