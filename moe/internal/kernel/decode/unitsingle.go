@@ -25,13 +25,22 @@ const (
 )
 
 // HasSingleUnits reports whether a single token of the layer has kernels of its own for packed
-// weights. It has them if each CTA of the down-projection has at most one item of [SingleUnitsDown],
-// because the kernels with tiny CTAs are faster otherwise: experiments.md of the benchmarks has the
-// figures. The activations of all experts of the token must fit in the shared memory of a CTA.
+// weights. It has them if each CTA of the down-projection has at most one item of [SingleUnitsDown]. With
+// codes of 4 bits it also has them for two items, if each slice of a CTA has a warp. Otherwise the
+// kernels with tiny CTAs are faster: experiments.md of the benchmarks has the figures. The activations
+// of all experts of the token must fit in the shared memory of a CTA.
 func HasSingleUnits(c spec.Config) bool {
 	const most = 96 << 10
-	return choose.HasSingle(c) && spec.IsPacked(c) && c.Hidden <= evenSMs*sliceRows && c.TopK*fragments.Blocks(c.Intermediate)*blockBytes <= most
+	if !choose.HasSingle(c) || !spec.IsPacked(c) || c.TopK*fragments.Blocks(c.Intermediate)*blockBytes > most {
+		return false
+	}
+	items := ceil(ceil(c.Hidden, sliceRows), evenSMs)
+	slices := max(items*c.TopK, ceil(upSlices(c), evenSMs)) // the most of a CTA
+	return items == 1 || items == 2 && slices <= maxUnitWarps && spec.PackingOf(c).Code != spec.E4M3
 }
+
+// upSlices returns the number of slices of the up-projection.
+func upSlices(c spec.Config) int { return c.TopK * fragments.W1(c).Units * slicesOfUnit }
 
 // An SM has room for a CTA of each kernel, but not for two CTAs of the up-projection. Otherwise some
 // SMs would have two of them and others none, and the pass would wait for the SMs with two.
@@ -53,9 +62,12 @@ type unitSingle struct {
 	tokens ptx.Shared
 }
 
-// unitWarps returns the number of warps of a CTA: one for each slice, but at least 8 and at most 16.
-// slices is the number of slices of all CTAs.
-func unitWarps(slices int) int { return min(max(8, ceil(slices, evenSMs)), 16) }
+// A CTA has at least minUnitWarps and at most maxUnitWarps warps.
+const minUnitWarps, maxUnitWarps = 8, 16
+
+// unitWarps returns the number of warps of a CTA: one for each slice, within the limits. slices is the
+// number of slices of all CTAs.
+func unitWarps(slices int) int { return min(max(minUnitWarps, ceil(slices, evenSMs)), maxUnitWarps) }
 
 // newUnitSingle reserves shared memory for the token's experts, and for rows of the token's data.
 func newUnitSingle(k *ptx.Kernel, c spec.Config, m fragments.Matrix, at ptx.Global, warps, reserved, rows int) unitSingle {

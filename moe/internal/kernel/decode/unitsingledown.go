@@ -30,7 +30,7 @@ func (d SingleUnitsDown) Build() (*jit.Kernel[SingleDownArgs], error) {
 	p := newUnitSingle(k.Kernel, d.Config, fragments.W2(d.Config), k.Ptr(&k.Args.W2), warps, downReserved, d.TopK)
 	chosen, scores, a := k.Ptr(&k.Args.Chosen), k.Ptr(&k.Args.Scores), k.Ptr(&k.Args.A)
 	s := singleSum{single: p.single, singleTerms: SingleDown(d).terms(k), scores: p.cta.Shared("scores", 4*d.TopK, 4), y: p.cta.Shared("y", tile.ElementBytes*most*sliceRows*d.TopK, 4)}
-	half := d.TopK * fragments.W1(d.Config).Units * slicesOfUnit / 2
+	half := upSlices(d.Config) / 2
 	k.If(k.TidX().EqI(32*(warps-1)), func() { // not in the warp that receives
 		k.Loop(func() { k.BreakIf(ptx.LdGlobalAcquire(chosen.At(4 * d.TopK)).GeI(half)) })
 	})

@@ -21,7 +21,7 @@ type SingleUnitsUp struct{ spec.Config }
 // Build emits the kernel.
 func (u SingleUnitsUp) Build() (*jit.Kernel[SingleUpArgs], error) {
 	m := fragments.W1(u.Config)
-	count := u.TopK * m.Units * slicesOfUnit
+	count := upSlices(u.Config)
 	warps := unitWarps(count)
 	k := jit.NewBuilder[SingleUpArgs]("moe_single_units_up", 32*warps, 1)
 	k.SetGrid(func(_ *SingleUpArgs, sms int) gpu.Dim3 { return singleGrid(count, sms) })
@@ -34,7 +34,10 @@ func (u SingleUnitsUp) Build() (*jit.Kernel[SingleUpArgs], error) {
 	}
 	p.stage(x, 1, u.Hidden) // before the wait: this kernel starts only when the kernel before it has waited for X
 
-	const ahead = 6 // blocks that a warp copies ahead; with more a pass takes longer
+	ahead := 6 // blocks that a warp copies ahead; with more a pass takes longer
+	if warps > minUnitWarps {
+		ahead = 3
+	}
 	first, end := p.shareOf(count)
 	mine := end.Sub(first)
 	slot := func(slice ptx.U32) (slot, rest ptx.U32) { // the slot of a slice of the CTA, and the slice's number in its expert
