@@ -339,14 +339,13 @@ func TestPackedUnits(t *testing.T) {
 }
 
 // TestPackedUnitsMedium checks which kernels read the units of a layer without WithDecode: CTAs of 32
-// tokens up to 18 rows an expert, wide ones from 56 rows on, narrow ones in between, and none above 768
-// rows. All have the bits of the
-// unpacked weights.
+// tokens up to 18 rows an expert, CTAs of 96 tokens from 52 rows on, wide ones from 80 rows on, narrow
+// ones in between, and none above 768 rows. All have the bits of the unpacked weights.
 func TestPackedUnitsMedium(t *testing.T) {
 	dev, c := testDevice(t), moe.Config{Hidden: 64, Intermediate: 64, NumExperts: 2, TopK: 2, Weights: "fp8"}
 	l, err := moe.New(t.Context(), dev, c, moe.WithoutCache(), moe.WithoutBackward())
 	require.NoError(t, err)
-	for tokens, up := range map[int]string{18: "decode-units-few-up", 19: "decode-units-up", 55: "decode-units-up", 56: "decode-units-wide-up", 768: "decode-units-wide-up", 769: "unpack"} {
+	for tokens, up := range map[int]string{18: "decode-units-few-up", 19: "decode-units-up", 51: "decode-units-up", 52: "decode-units-mid-up", 79: "decode-units-mid-up", 80: "decode-units-wide-up", 768: "decode-units-wide-up", 769: "unpack"} {
 		tr, err := trial.New(dev, l, tokens, 1, 6)
 		require.NoError(t, err)
 		sizes, err := l.Sizes(tokens)
@@ -362,7 +361,7 @@ func TestPackedUnitsMedium(t *testing.T) {
 			return nil
 		})
 		require.Equal(t, want.O, forward(t, tr, f).O, "%d tokens", tokens)
-		for _, name := range []string{"decode-units-few-up", "decode-units-up", "decode-units-wide-up", "unpack"} {
+		for _, name := range []string{"decode-units-few-up", "decode-units-up", "decode-units-mid-up", "decode-units-wide-up", "unpack"} {
 			require.Equal(t, name == up, slices.Contains(launched, name), "%d tokens: %v", tokens, launched)
 		}
 		require.NoError(t, tr.Close())

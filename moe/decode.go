@@ -66,8 +66,9 @@ func (o options) unitsUpTo(c Config) int {
 type smallBatch struct {
 	// upTo is the largest small batch. unitsUpTo is the largest batch whose products read units of
 	// packed weights. Tiles are wide from wideFrom tokens on, unless wideFrom is 0. Tiles of units
-	// have up to 32 tokens up to unitsFewUpTo tokens, and are wide from unitsWideFrom tokens on.
-	upTo, unitsUpTo, wideFrom, unitsFewUpTo, unitsWideFrom int
+	// have up to 32 tokens up to unitsFewUpTo tokens, have up to 96 from unitsMidFrom tokens on, and are
+	// wide from unitsWideFrom tokens on.
+	upTo, unitsUpTo, wideFrom, unitsFewUpTo, unitsMidFrom, unitsWideFrom int
 	// besideFrom is the smallest batch whose up-projection runs next to the kernel that unpacks, unless
 	// the products read units.
 	besideFrom int
@@ -84,7 +85,7 @@ func (o options) smallBatch(c Config) smallBatch {
 	if spec.HasLoRA(c) { // the kernels for small batches cannot train an adapter
 		return smallBatch{inRouter: choose.InRouter(c)}
 	}
-	f := smallBatch{upTo: o.decodeUpTo(c), unitsUpTo: o.unitsUpTo(c), wideFrom: decode.WideFrom(c), unitsFewUpTo: decode.UnitsFewUpTo(c), unitsWideFrom: decode.UnitsWideFrom(c), inRouter: choose.InRouter(c)}
+	f := smallBatch{upTo: o.decodeUpTo(c), unitsUpTo: o.unitsUpTo(c), wideFrom: decode.WideFrom(c), unitsFewUpTo: decode.UnitsFewUpTo(c), unitsMidFrom: decode.UnitsMidFrom(c), unitsWideFrom: decode.UnitsWideFrom(c), inRouter: choose.InRouter(c)}
 	f.besideFrom = besideRows * c.NumExperts / c.TopK
 	// The router's sums use the memory of Y for the same tokens.
 	room := 2 * c.TopK * c.Hidden
@@ -123,6 +124,8 @@ func (f *smallBatch) launches(k registry.Any) bool {
 		return f.decodes(1)
 	case decode.UnitsUpKernel, decode.UnitsDownKernel:
 		return f.decodes(1) && f.unitsFewUpTo < f.unitsUpTo
+	case decode.MidUnitsUpKernel, decode.MidUnitsDownKernel:
+		return f.decodes(1) && f.unitsMidFrom <= f.unitsUpTo
 	case decode.WideUnitsUpKernel, decode.WideUnitsDownKernel:
 		return f.decodes(1) && f.unitsWideFrom <= f.unitsUpTo
 	}

@@ -31,6 +31,8 @@ func (q *queue) products(n work, f *ForwardArgs, w pieces) {
 			up, down = decode.FewUnitsUpKernel, decode.FewUnitsDownKernel
 		case n.tokens >= small.unitsWideFrom:
 			up, down = decode.WideUnitsUpKernel, decode.WideUnitsDownKernel
+		case n.tokens >= small.unitsMidFrom:
+			up, down = decode.MidUnitsUpKernel, decode.MidUnitsDownKernel
 		}
 		q.smallBatchProducts(n, f, w, up, down, w1, w2)
 		return

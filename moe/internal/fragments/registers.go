@@ -59,15 +59,28 @@ func (l Lane) Ahead(at ptx.Shared) []ptx.U32 {
 
 // Resume does the same as Block, after Ahead has loaded words.
 func (l Lane) Resume(at ptx.Shared, words []ptx.U32) Block {
-	n := l.codeBytes() / planeBytes * loadBytes / 4
-	b := Block{Lane: l, at: at, codes: slices.Clone(words[:n]), factors: slices.Clone(words[n:])}
+	b := l.started(at, words)
 	if l.codeBytes() == planeBytes { // more codes take too many registers
 		b.load(1, KTiles)
 	}
+	return b
+}
+
+// started returns the block at an address with the words that Ahead has loaded.
+func (l Lane) started(at ptx.Shared, words []ptx.U32) Block {
+	n := l.codeBytes() / planeBytes * loadBytes / 4
+	b := Block{Lane: l, at: at, codes: slices.Clone(words[:n]), factors: slices.Clone(words[n:])}
 	if len(b.factors) == 0 {
 		b.factors = make([]ptx.U32, l.scaleWords())
 	}
 	return b
+}
+
+// FirstStep returns the fragments of the first step of 16 columns of the block at an address, after
+// Ahead has loaded words.
+func (l Lane) FirstStep(at ptx.Shared, words []ptx.U32) []ptx.U32 {
+	b := l.started(at, words)
+	return b.Steps(0)(0)
 }
 
 // loadFactors loads the planes of scales and zero points that no k-tile before this one needs.

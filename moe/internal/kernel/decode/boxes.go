@@ -60,7 +60,12 @@ func (s boxes) store(b block, value func(j int) ptx.F32) {
 		k.If(b.rows.GtI(first), func() {
 			k.If(isFirst, func() { k.BulkWait(0, ".read") }) // the previous box has left the memory
 			s.barriers.Sync(warpgroup)
-			s.write(slot, func(j int) ptx.F32 { return value(first/2 + j) })
+			s.write(slot, func(j int) ptx.F32 {
+				if first/2+j >= s.tokens/2 {
+					return ptx.Float(0) // TMA drops it
+				}
+				return value(first/2 + j)
+			})
 			k.FenceProxyAsync(".shared::cta")
 			s.barriers.Sync(warpgroup)
 			k.If(isFirst, func() {

@@ -28,9 +28,10 @@
 // Unpacking takes most of an SM's issue slots. Therefore four warpgroups unpack, addresses are in
 // uniform registers, and one warp issues the fence between the copies of tokens and wgmma for all.
 // For up to 8 tokens each warp multiplies its 16 rows by mma.sync, which takes fewer instructions.
-// Wide CTAs of three warpgroups multiply each unpacked weight by up to 128 tokens, unpack each step of
-// 16 columns while the wgmma of the step before runs, and store their results by TMA. They serve
-// batches of any size. CTAs of 32 tokens have smaller stages, so more weights are in flight.
+// Wide CTAs of three warpgroups multiply each unpacked weight by up to 128 tokens. Mid CTAs have four
+// warpgroups and up to 96 tokens. Both unpack each step of 16 columns while the wgmma of the step before
+// runs, have a loop for each width, and store their results by TMA. Wide CTAs serve batches of any
+// size. CTAs of 32 tokens have smaller stages, so more weights are in flight.
 // Their down-projection starts with the experts whose up-projection is complete, while the last tiles of
 // the up-projection run. For a single token each warp copies the codes of its 16 rows by cp.async to a
 // ring of its own in shared memory, and multiplies by mma.sync.

@@ -19,10 +19,11 @@ import (
 // loads its first weights before the up-projection has ended.
 type Down struct {
 	spec.Config
-	// Wide selects wide CTAs, which are for batches from [WideFrom] tokens on. Few selects CTAs of 32
-	// tokens, which are for batches of packed weights up to [UnitsFewUpTo] tokens. Tiny selects
+	// Wide selects wide CTAs, which are for batches from [WideFrom] tokens on. Mid selects CTAs of 96
+	// tokens, which are for batches of packed weights from [UnitsMidFrom] tokens on. Few selects CTAs of
+	// 32 tokens, which are for batches of packed weights up to [UnitsFewUpTo] tokens. Tiny selects
 	// tiny CTAs, which are for up to [MaxTiny] tokens.
-	Wide, Few, Tiny bool
+	Wide, Mid, Few, Tiny bool
 	// Units means that W2 has the units of [fragments.W2]. Otherwise W2 has plain weights.
 	Units bool
 }
@@ -52,7 +53,9 @@ func (d Down) units() int { return (d.Hidden + unitRows - 1) / unitRows }
 // inPart reports whether the last unit may end past the last row.
 func (d Down) inPart() bool { return d.Hidden%unitRows != 0 }
 
-func (d Down) kind() kind { return kind{wide: d.Wide, few: d.Few, tiny: d.Tiny, units: d.Units} }
+func (d Down) kind() kind {
+	return kind{wide: d.Wide, mid: d.Mid, few: d.Few, tiny: d.Tiny, units: d.Units}
+}
 
 // Build emits the kernel.
 func (d Down) Build() (*jit.Kernel[DownArgs], error) {
@@ -142,10 +145,11 @@ var (
 	WideDownKernel = downKernel("decode-wide-down", hasWide, Down{Wide: true})
 	TinyDownKernel = downKernel("decode-tiny-down", hasTiny, Down{Tiny: true})
 	// UnitsDownKernel reads the units of packed weights. WideUnitsDownKernel is for batches from
-	// [UnitsWideFrom] tokens on, FewUnitsDownKernel for up to [UnitsFewUpTo] tokens, and TinyUnitsDownKernel
-	// for up to [MaxTiny] tokens.
+	// [UnitsWideFrom] tokens on, MidUnitsDownKernel from [UnitsMidFrom] tokens on, FewUnitsDownKernel for
+	// up to [UnitsFewUpTo] tokens, and TinyUnitsDownKernel for up to [MaxTiny] tokens.
 	UnitsDownKernel     = downKernel("decode-units-down", spec.IsPacked, Down{Units: true})
 	FewUnitsDownKernel  = downKernel("decode-units-few-down", spec.IsPacked, Down{Few: true, Units: true})
+	MidUnitsDownKernel  = downKernel("decode-units-mid-down", spec.IsPacked, Down{Mid: true, Units: true})
 	WideUnitsDownKernel = downKernel("decode-units-wide-down", spec.IsPacked, Down{Wide: true, Units: true})
 	TinyUnitsDownKernel = downKernel("decode-units-tiny-down", hasTinyUnits, Down{Tiny: true, Units: true})
 )

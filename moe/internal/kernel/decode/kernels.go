@@ -16,6 +16,7 @@ var Kernels = registry.Registry{
 	SingleUpKernel, SingleDownKernel,
 	ArrangeKernel, UnitsUpKernel, UnitsDownKernel,
 	FewUnitsUpKernel, FewUnitsDownKernel,
+	MidUnitsUpKernel, MidUnitsDownKernel,
 	WideUnitsUpKernel, WideUnitsDownKernel,
 	TinyUnitsUpKernel, TinyUnitsDownKernel,
 	SingleUnitsUpKernel, SingleUnitsDownKernel,

@@ -8,21 +8,23 @@ import (
 	"sonicmoe/ptx"
 )
 
-// wideLoop is the main loop of a wide block of packed weights. wgmma takes nearly all of its time, so
-// the loop hides everything else:
+// wideLoop is the main loop of a block of packed weights in a wide or mid CTA. wgmma takes most of its time, so the
+// loop hides everything else:
 //
 //   - A step of 16 columns is unpacked while the wgmma of the step before runs. wgmma instructions of
 //     a warp are issued one after the other, so a warp that unpacks a whole k-tile first would unpack
 //     only during the last of its steps.
-//   - The wait for a stage and the loads of its first codes come before the end of the previous
-//     stage's last wgmma.
-//   - A stage is released as soon as its last wgmma has ended.
+//   - The wait for a stage, the loads of its first codes and the unpacking of its first step come
+//     before the end of the previous stage's last wgmma.
+//   - No wgmma is in flight when the loop repeats. Otherwise the assembler would keep registers of its
+//     operands for each loop of the kernel, and the kernel could not have a loop for each width.
 type wideLoop struct {
 	mathRole
 	gemm.MainLoop
-	lane    fragments.Lane
-	ahead   []*ptx.Var[ptx.U32] // the words of the next stage that [fragments.Lane.Ahead] has loaded
-	pending *pipeline.PendingRelease
+	lane fragments.Lane
+	// ahead are the words of the next stage that [fragments.Lane.Ahead] has loaded. first are the
+	// fragments of the stage's first step.
+	ahead, first []*ptx.Var[ptx.U32]
 	// columns is the number of columns of wgmma. sum are the sums.
 	columns int
 	sum     []ptx.F32
@@ -40,23 +42,31 @@ func (p mathRole) multiplyWide(loop gemm.MainLoop, sum []ptx.F32, b block) {
 	p.byWidth(b.rows, func(columns int) {
 		wideLoop{
 			mathRole: p, MainLoop: loop, lane: fragments.NewLane(p.k, p.packed, p.k.ThreadInWarpgroup()),
-			pending: pipeline.NewPendingRelease(p.k), columns: columns, sum: sum, initialised: initialised,
+			columns: columns, sum: sum, initialised: initialised,
 		}.run()
 	})
 }
 
 func (l wideLoop) run() {
-	k := l.K
-	for _, w := range l.lane.Ahead(l.weights(l.Ring.Wait())) {
-		l.ahead = append(l.ahead, ptx.NewVar(k, w))
+	words, first := l.begin()
+	for _, w := range words {
+		l.ahead = append(l.ahead, ptx.NewVar(l.K, w))
+	}
+	for _, a := range first {
+		l.first = append(l.first, ptx.NewVar(l.K, a))
 	}
 	if l.stages() == 1 {
 		l.stage(ptx.Uint(0))
 	} else {
-		k.Range(ptx.Uint(l.stages()), l.stage)
+		l.K.Range(ptx.Uint(l.stages()), l.stage)
 	}
-	k.WgmmaWait(0)
-	l.release(ptx.True())
+}
+
+// begin waits for the next stage, loads its first words and unpacks its first step.
+func (l wideLoop) begin() (words, first []ptx.U32) {
+	at := l.weights(l.Ring.Wait())
+	words = l.lane.Ahead(at)
+	return words, l.lane.FirstStep(at, words)
 }
 
 // weights returns the address of the warpgroup's weights in a stage.
@@ -64,48 +74,37 @@ func (l wideLoop) weights(s pipeline.Stage) ptx.Shared {
 	return s.Data.Plus(l.warpgroup.MulI(l.unitBytes))
 }
 
-// release releases the stage before the present one if the predicate is true.
-func (l wideLoop) release(when ptx.Pred) {
-	l.K.BarWarpSync(ptx.Uint(ptx.FullMask)) // all lanes have loaded before one lane releases the stage
-	l.Release.Release(l.pending.Stage(), when)
-}
-
-// stage multiplies a stage. Each of its k-tiles is a wgmma group.
+// stage multiplies a stage. Each step of 16 columns is a wgmma group.
 func (l wideLoop) stage(number ptx.U32) {
-	k, s, follows := l.K, l.Ring.Stage(), number.NeI(0)
+	k, s, adds := l.K, l.Ring.Stage(), number.NeI(0)
 	unpacked := l.lane.Resume(l.weights(s), values(l.ahead))
-	adds := follows
 	if l.initialised {
 		adds = ptx.True()
 	}
 	for kt := range l.depth {
-		if kt > 0 {
-			k.WgmmaWait(1) // frees the registers of the group before the last one
-			l.release(follows)
+		unpack, tokens := unpacked.Steps(kt), tile.NewDescriptor(k, s.Data.At(l.tokensAt(kt)))
+		for step := range tile.K / tile.KStep {
+			a := values(l.first)
+			if kt > 0 || step > 0 {
+				k.WgmmaWait(l.groups()) // frees the registers of an earlier step
+				a = unpack(step)
+			}
+			k.WgmmaFence()
+			l.element.WgmmaRegisters(k, l.sum[:l.columns/2], a, tokens.Step(step, 0), adds, false)
+			k.WgmmaCommit()
 			adds = ptx.True()
 		}
-		l.kTile(unpacked.Steps(kt), tile.NewDescriptor(k, s.Data.At(l.tokensAt(kt))), adds)
 	}
-	l.pending.Set(s)
 	l.Ring.Advance()
+	k.WgmmaWait(1) // the last wgmma reads neither l.ahead nor l.first
 	k.If(number.NeI(l.stages()-1), func() {
-		for i, w := range l.lane.Ahead(l.weights(l.Ring.Wait())) {
-			l.ahead[i].Set(w)
-		}
+		words, first := l.begin()
+		ptx.SetAll(l.ahead, words)
+		ptx.SetAll(l.first, first)
 	})
-	k.WgmmaWait(1)
-}
-
-// kTile issues the wgmma group of a k-tile. unpack returns the fragments of a step. The sums start from
-// 0 if adds is false.
-func (l wideLoop) kTile(unpack func(step int) []ptx.U32, tokens tile.Descriptor, adds ptx.Pred) {
-	for step := range tile.K / tile.KStep {
-		a := unpack(step)
-		l.K.WgmmaFence()
-		l.element.WgmmaRegisters(l.K, l.sum[:l.columns/2], a, tokens.Step(step, 0), adds, false)
-		adds = ptx.True()
-	}
-	l.K.WgmmaCommit()
+	k.WgmmaWait(0)
+	k.BarWarpSync(ptx.Uint(ptx.FullMask)) // all lanes have loaded before one lane releases the stage
+	l.Release.Release(s, ptx.True())
 }
 
 func values(vars []*ptx.Var[ptx.U32]) (list []ptx.U32) {

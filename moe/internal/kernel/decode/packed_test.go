@@ -117,14 +117,14 @@ func TestPackedUp(t *testing.T) {
 				b := kt.New(t, kt.Early)
 				h, a := run(b, decode.Up{Config: u.c}, kt.Upload(b, u.w1), 3)
 				for j, when := range kt.Timings() {
-					b, shape := kt.New(t, when), (i+j)%3
-					gotH, gotA := run(b, decode.Up{Config: c, Wide: shape == 1, Few: shape == 2, Units: true}, kt.Upload(b, q.units), 1+(i+j)%4)
+					b, shape := kt.New(t, when), (i+j)%4
+					gotH, gotA := run(b, decode.Up{Config: c, Wide: shape == 1, Few: shape == 2, Mid: shape == 3, Units: true}, kt.Upload(b, q.units), 1+(i+j)%4)
 					kt.SameBits(t, h, gotH, fmt.Sprintf("H %s shape %d", when.Name, shape))
 					kt.SameBits(t, a, gotA, fmt.Sprintf("A %s shape %d", when.Name, shape))
 				}
 				if name == "few" { // once more, on a device that reports each missing fence
 					b := kt.NewToCheck(t, 1)
-					gotH, _ := run(b, decode.Up{Config: c, Units: true}, kt.Upload(b, q.units), 2)
+					gotH, _ := run(b, decode.Up{Config: c, Mid: i%2 == 1, Units: true}, kt.Upload(b, q.units), 2)
 					kt.SameBits(t, h, gotH, "H of the checked run")
 				}
 			})
@@ -171,8 +171,8 @@ func TestPackedDown(t *testing.T) {
 				b := kt.New(t, kt.Early)
 				want := run(b, decode.Down{Config: plainOf(c)}, kt.Upload(b, q.plain[0]), 2)
 				for j, when := range kt.Timings() {
-					b := kt.New(t, when)
-					kt.SameBits(t, want, run(b, decode.Down{Config: c, Wide: (i+j)%3 == 1, Few: (i+j)%3 == 2, Units: true}, kt.Upload(b, q.units), 1+i+j), "Y "+when.Name)
+					b, shape := kt.New(t, when), (i+j)%4
+					kt.SameBits(t, want, run(b, decode.Down{Config: c, Wide: shape == 1, Few: shape == 2, Mid: shape == 3, Units: true}, kt.Upload(b, q.units), 1+i+j), "Y "+when.Name)
 				}
 			})
 		}

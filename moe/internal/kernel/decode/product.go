@@ -60,11 +60,11 @@ type operands struct {
 func newProduct(k *ptx.Kernel, cta *pipeline.CTA, of stage, c spec.Config, s sums) *product {
 	// A stage is full after one arrival for the bytes of the weights, and the arrivals for the
 	// tokens: one of each lane that copies tokens, or one of the thread that fences them.
-	stages, tokens, kTiles := ringBytes/of.bytes(), 32, tile.Tiles(s.columns)
+	stages, tokens, kTiles := of.stages(), 32, tile.Tiles(s.columns)
 	var copied *pipeline.Ring
 	if of.packed.IsPacked() {
-		stages, kTiles = packedRingBytes/of.bytes(), fragments.Blocks(s.columns)*fragments.KTiles
-		copied, tokens = cta.Ring("copied", stages, 0, tokens, 1), 1
+		kTiles = fragments.Blocks(s.columns) * fragments.KTiles
+		copied, tokens = cta.Ring("copied", stages, 0, tokens*of.copiers(), 1), 1
 	}
 	const words, weightsWarp = 4, 1
 	return &product{
@@ -89,13 +89,13 @@ func (p *product) byWidth(rows ptx.U32, body func(columns int)) {
 	among(p.widths())
 }
 
-// eachCopy emits body once for every copyRows rows of a stage. At run time only the copies run that
-// cover the narrowest width with room for the rows.
+// eachCopy emits body once for every copyRows rows of a stage that a warp copies. At run time only the
+// copies run that cover the narrowest width with room for the rows.
 func (p *product) eachCopy(rows ptx.U32, body func(i int)) {
 	widths := p.widths()
 	var from func(i, width int)
 	from = func(i, width int) {
-		for ; i < widths[width]/copyRows; i++ {
+		for ; i < widths[width]/copyRows/p.copiers(); i++ {
 			body(i)
 		}
 		if width++; width < len(widths) {
@@ -134,7 +134,7 @@ type tokens struct {
 type loadUnit func(to, full ptx.Shared, b block, column, bytes ptx.U32, part int)
 
 // run emits the roles: "math" has one warpgroup for each unit, "load" has one warp for
-// weights and one for tokens. run calls store with the sums of each block. boxes are the boxes
+// weights and one or two for tokens. run calls store with the sums of each block. boxes are the boxes
 // through which store stores, if any.
 func (p *product) run(in operands, boxes boxes, store func(b block, acc [][]ptx.F32)) {
 	k := p.k
@@ -159,13 +159,22 @@ func (p *product) run(in operands, boxes boxes, store func(b block, acc [][]ptx.
 				func() {
 					tokens := func() { p.loadReady(tiles, in) }
 					if p.packed.IsPacked() {
-						k.IfElse(k.Warp().EqI(p.mathWarps()+1), tokens, func() { k.If(k.ElectOne(), func() { p.follow(tiles) }) })
+						k.IfElse(p.copiesTokens(), tokens, func() { k.If(k.ElectOne(), func() { p.follow(tiles) }) })
 					} else {
 						tokens()
 					}
 				})
 		}},
 	)
+}
+
+// copiesTokens reports whether the warp is one of those that copy tokens.
+func (p *product) copiesTokens() ptx.Pred {
+	first := p.mathWarps() + 1
+	if p.copiers() == 1 {
+		return p.k.Warp().EqI(first)
+	}
+	return p.k.Warp().SubI(first).LtI(p.copiers())
 }
 
 // loadReady loads the tokens when they are there.

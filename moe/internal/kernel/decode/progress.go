@@ -81,5 +81,5 @@ func (p *product) follow(tiles scheduler) {
 		p.fenceTokens(tiles)
 		return
 	}
-	p.k.IfElse(p.k.Warp().EqI(p.mathWarps()+2), func() { p.fenceTokens(tiles) }, func() { p.progress.countBlocks(p.k, tiles) })
+	p.k.IfElse(p.k.Warp().EqI(p.mathWarps()+1+p.copiers()), func() { p.fenceTokens(tiles) }, func() { p.progress.countBlocks(p.k, tiles) })
 }

@@ -169,14 +169,14 @@ func (s scheduler) readAlone(body func(b block)) {
 	s.queue.Reader(ptx.True()).Each(func(whole block) { s.split(whole, body) })
 }
 
-// split divides a tile into blocks of at most shape.tokens rows, and calls body for each. Wide tiles
-// of packed weights have at most two blocks, about as large as each other: a block of few rows takes
-// as long as the unpacking of the weights.
+// split divides a tile into blocks of at most shape.tokens rows, and calls body for each. Blocks of wide
+// and mid tiles of packed weights are about as large as each other: a block of few rows takes as long as
+// the unpacking of the weights.
 func (s scheduler) split(whole block, body func(b block)) {
 	most := ptx.Uint(s.tokens)
 	if s.hasBoxes() {
-		half := whole.rows.AddI(2*widthStep - 1).DivI(2 * widthStep).MulI(widthStep)
-		most = ptx.Select(whole.rows.GtI(s.tokens), half, most)
+		blocks := whole.rows.AddI(s.tokens - 1).DivI(s.tokens)
+		most = whole.rows.AddI(widthStep - 1).DivI(widthStep).Add(blocks.SubI(1)).Div(blocks).MulI(widthStep)
 	}
 	s.k.For(ptx.Uint(0), whole.rows, most, func(first ptx.U32) {
 		b := whole
@@ -185,7 +185,7 @@ func (s scheduler) split(whole block, body func(b block)) {
 	})
 }
 
-// entry returns an entry of the table. For wide tiles of packed weights, entry moves rows between the
+// entry returns an entry of the table. For wide and mid tiles of packed weights, entry moves rows between the
 // last two entries of an expert if the last entry has few rows: half of the rows of the entry before
 // it. Three blocks then have about the same number of rows, see split.
 func (s scheduler) entry(i, length ptx.U32) []ptx.U32 {
@@ -300,7 +300,8 @@ func (l lastTiles) place(tile ptx.U32) (entry, unit ptx.U32) {
 }
 
 // loadTokens fills the tokens' part of the stages. Eight lanes copy the 128 bytes of a row, so a
-// warp copies 4 rows at a time. Columns beyond the last row repeat the last row. loadTokens calls
+// warp copies 4 rows at a time. If there are two warps, the first copies the upper 4 rows of each swizzle
+// pattern of 8 rows, and the second copies the lower 4. Columns beyond the last row repeat the last row. loadTokens calls
 // function await before it loads the tokens of a tile.
 func (p *product) loadTokens(tiles scheduler, t tokens, await func(tile block)) {
 	k, ring := p.k, p.ring.Producer()
@@ -313,15 +314,20 @@ func (p *product) loadTokens(tiles scheduler, t tokens, await func(tile block)) 
 		}
 	}
 	copier := tile.NewRowCopy(k, k.Lane(), tile.LanesOfRow)
-	first := copier.Row()
+	first, apart := copier.Row(), copyRows*p.copiers() // the rows of a warp's next copy are this far apart
+	if p.copiers() > 1 {
+		first = first.Add(k.Warp().SubI(p.mathWarps() + 1).MulI(copyRows))
+	}
 	at := t.at.Plus(copier.Chunk.MulI(tile.CopyBytes).U64())
-	// A swizzle pattern has 8 rows. Every second copy is in the lower half of a pattern.
-	to := [2]ptx.U32{copier.Swizzled(first), copier.Swizzled(first.AddI(copyRows))}
-	from := ptx.NewVars(k, p.tokens/copyRows, ptx.Long(0))
+	to := []ptx.U32{copier.Swizzled(first)}
+	if apart < patternRows { // every second copy is in the lower half of a pattern
+		to = append(to, copier.Swizzled(first.AddI(apart)))
+	}
+	from := ptx.NewVars(k, p.tokens/apart, ptx.Long(0))
 	tiles.readAfter(await, func(b block) {
 		last := b.rows.SubI(1)
 		p.eachCopy(b.rows, func(i int) {
-			from[i].Set(at.Index(t.number(b, first.AddI(copyRows*i).Min(last)), t.rowBytes).Addr())
+			from[i].Set(at.Index(t.number(b, first.AddI(apart*i).Min(last)), t.rowBytes).Addr())
 		})
 		k.Range(ptx.Uint(ceil(p.kTiles, p.depth)), func(stage ptx.U32) {
 			bytes := make([][]ptx.U32, p.depth)
@@ -335,7 +341,7 @@ func (p *product) loadTokens(tiles scheduler, t tokens, await func(tile block)) 
 				s := ring.Acquire()
 				p.eachCopy(b.rows, func(i int) {
 					for kt, bytes := range bytes {
-						copier.Copy(s.Data.At(p.tokensAt(kt)+i/2*2*copyRows*tile.RowBytes).Plus(to[i%2]), ptx.GlobalAt(from[i].Get()).At(kt*tile.RowBytes), bytes...)
+						copier.Copy(s.Data.At(p.tokensAt(kt)+i*apart/patternRows*patternRows*tile.RowBytes).Plus(to[i%len(to)]), ptx.GlobalAt(from[i].Get()).At(kt*tile.RowBytes), bytes...)
 					}
 					if part == p.parts-1 {
 						from[i].Set(from[i].Get().AddI(p.depth * tile.RowBytes))

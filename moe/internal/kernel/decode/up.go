@@ -24,9 +24,10 @@ import (
 // own.
 type Up struct {
 	spec.Config
-	// Wide selects wide CTAs, which are for batches from [WideFrom] tokens on. Few selects CTAs of 32
-	// tokens, which are for batches of packed weights up to [UnitsFewUpTo] tokens.
-	Wide, Few bool
+	// Wide selects wide CTAs, which are for batches from [WideFrom] tokens on. Mid selects CTAs of 96
+	// tokens, which are for batches of packed weights from [UnitsMidFrom] tokens on. Few selects CTAs of
+	// 32 tokens, which are for batches of packed weights up to [UnitsFewUpTo] tokens.
+	Wide, Mid, Few bool
 	// Tiny selects tiny CTAs, which are for up to [MaxTiny] tokens. Each CTA chooses the experts of
 	// all tokens itself, from the router's sums. The last CTA writes the choice and the plan.
 	Tiny bool
@@ -103,7 +104,9 @@ func (u Up) inPart() bool { return u.Intermediate%unitRows != 0 }
 // units returns the number of units of an expert.
 func (u Up) units() int { return weights.A(u.Config).Width / u.neurons() }
 
-func (u Up) kind() kind { return kind{wide: u.Wide, few: u.Few, tiny: u.Tiny, units: u.Units} }
+func (u Up) kind() kind {
+	return kind{wide: u.Wide, mid: u.Mid, few: u.Few, tiny: u.Tiny, units: u.Units}
+}
 
 // Build emits the kernel.
 func (u Up) Build() (*jit.Kernel[UpArgs], error) {
@@ -361,10 +364,11 @@ var (
 	WideUpKernel = upKernel("decode-wide-up", hasWide, Up{Wide: true})
 	TinyUpKernel = upKernel("decode-tiny-up", hasTiny, Up{Tiny: true})
 	// UnitsUpKernel reads the units of packed weights. WideUnitsUpKernel is for batches from
-	// [UnitsWideFrom] tokens on, FewUnitsUpKernel for up to [UnitsFewUpTo] tokens, and TinyUnitsUpKernel
-	// for up to [MaxTiny] tokens.
+	// [UnitsWideFrom] tokens on, MidUnitsUpKernel from [UnitsMidFrom] tokens on, FewUnitsUpKernel for up
+	// to [UnitsFewUpTo] tokens, and TinyUnitsUpKernel for up to [MaxTiny] tokens.
 	UnitsUpKernel     = upKernel("decode-units-up", spec.IsPacked, Up{Units: true})
 	FewUnitsUpKernel  = upKernel("decode-units-few-up", spec.IsPacked, Up{Few: true, Units: true})
+	MidUnitsUpKernel  = upKernel("decode-units-mid-up", spec.IsPacked, Up{Mid: true, Units: true})
 	WideUnitsUpKernel = upKernel("decode-units-wide-up", spec.IsPacked, Up{Wide: true, Units: true})
 	TinyUnitsUpKernel = upKernel("decode-units-tiny-up", hasTinyUnits, Up{Tiny: true, Units: true})
 )
