@@ -40,7 +40,7 @@ func TestModels(t *testing.T) {
 		"a new one": {`{"model_type":"new_one","n_group":8,"text_config":{"hidden_size":128,"intermediate_size":512,"moe_intermediate_size":64,"num_experts":4,"num_experts_per_tok":2,"mlp_bias":true}}`,
 			plain(128, 64, 4, 2), "is not known"},
 		"LongCat": {`{"model_type":"longcat_flash","hidden_size":6144,"ffn_hidden_size":12288,"expert_ffn_hidden_size":2048,"n_routed_experts":512,"moe_topk":12}`,
-			plain(6144, 2048, 512, 12), "is refused: experts without weights"},
+			plain(6144, 2048, 512, 12), "is refused: some of its experts have no weights"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			m, err := checkpoint.Read([]byte(c.json))
