@@ -94,7 +94,7 @@ func (o *ordered) layer(t *testing.T, target driver.Target, c moe.Config, kind i
 	p := passes{t, dev, layer, moe.NewArena(dev)}
 	batches := []int{largeTokens, wideTokens, fewTokens, smallTokens, 1}
 	if !spec.IsPlain(c) {
-		batches = append(batches, narrowTokens, besideTokens)
+		batches = append(batches, midTokens, narrowTokens, besideTokens)
 	}
 	for _, tokens := range batches {
 		tr := p.forward(tokens)
@@ -140,11 +140,12 @@ func (o *ordered) launching(k *emu.Kernel, mem *emu.Memory, l emu.Launch) {
 // The numbers of tokens of the passes. The large batch gives experts two tiles of rows, one or
 // none. The other batches are for the kernels of small batches: wide CTAs, narrow CTAs with a last
 // wave that is not full, and tiny CTAs. Of packed weights, CTAs with room for 32 tokens serve
-// fewTokens, and narrow CTAs serve narrowTokens. Unpack runs next to Up for besideTokens.
+// fewTokens, CTAs of 96 tokens serve midTokens, and narrow CTAs serve narrowTokens. Unpack runs next to Up for besideTokens.
 const (
 	besideTokens = 400
 	largeTokens  = 150
-	wideTokens   = 96
+	wideTokens   = 128
+	midTokens    = 90
 	narrowTokens = 40
 	fewTokens    = 20
 	smallTokens  = 5
