@@ -219,8 +219,8 @@ func (p *Product) Gather(from Rows, loadB func(s pipeline.Stage, t schedule.Tile
 		reader := p.Queue.Reader(ptx.LaneOf(thread).EqI(0))
 		weights := p.awaiter()
 
-		// The row numbers are loaded one tile ahead. Rows past the expert's last row have the
-		// number of the last row; their results are dropped.
+		// The row numbers are loaded one tile ahead. Rows past the expert's last row are not loaded,
+		// and their results are dropped.
 		next := newTileVar(k, reader.Next())
 		var numbers [gatherPasses]*ptx.Var[ptx.U32]
 		for i := range numbers {
@@ -243,17 +243,24 @@ func (p *Product) Gather(from Rows, loadB func(s pipeline.Stage, t schedule.Tile
 			k.If(publishes, publisher.Publish)
 			next.set(reader.Next())
 			fetch()
-			k.Range(ptx.Uint(p.KTiles), func(kt ptx.U32) {
-				s := ring.Acquire()
-				k.If(elected, func() {
-					p.Expect(ring, s, t, kt, p.TileBBytes())
-					weights.wait(t.Expert)
-					loadB(s, t, kt)
+			fill := func(there func(i int) ptx.Pred) {
+				k.Range(ptx.Uint(p.KTiles), func(kt ptx.U32) {
+					s := ring.Acquire()
+					k.If(elected, func() {
+						p.Expect(ring, s, t, kt, p.TileBBytes())
+						weights.wait(t.Expert)
+						loadB(s, t, kt)
+					})
+					to := s.Data.Plus(dst)
+					rows.CopyAndAdvance(kt, func(i int) ptx.Shared { return to.At(i * passRows * tile.RowBytes) }, there)
+					k.CpAsyncMbarrierArriveNoInc(s.Full)
+					ring.Advance()
 				})
-				to := s.Data.Plus(dst)
-				rows.CopyAndAdvance(func(i int) ptx.Shared { return to.At(i * passRows * tile.RowBytes) }, rows.Bytes(kt))
-				k.CpAsyncMbarrierArriveNoInc(s.Full)
-				ring.Advance()
+			}
+			k.IfElse(t.Rows.GeI(TileM), func() {
+				fill(func(int) ptx.Pred { return ptx.True() })
+			}, func() {
+				fill(func(i int) ptx.Pred { return row.AddI(passRows * i).Lt(t.Rows) })
 			})
 			p.gatherExtra(extra, ring, t, elected)
 		})

@@ -80,19 +80,19 @@ func (c RowCopy) Rows(n, rowBytes, kTiles int, at func(i int) ptx.Global) Gather
 	return r
 }
 
-// Bytes returns the argument bytes of CopyAndAdvance for k-tile kt. It is empty if a row fills all
-// its k-tiles. Otherwise the part of the last k-tile after the end of the row becomes 0.
-func (r GatheredRows) Bytes(kt ptx.U32) []ptx.U32 {
-	if r.rowBytes == r.kTiles*RowBytes {
-		return nil
+// CopyAndAdvance starts the copies of k-tile kt and moves on to the next one. Function to returns the
+// address in shared memory to which the chunk of row i goes. If there(i) is false, the chunk becomes
+// 0, as does the part of the last k-tile after the end of the row.
+func (r GatheredRows) CopyAndAdvance(kt ptx.U32, to func(i int) ptx.Shared, there func(i int) ptx.Pred) {
+	inside := ptx.True()
+	if r.rowBytes != r.kTiles*RowBytes {
+		inside = kt.MulI(LanesOfRow).Add(r.Chunk).LtI(r.rowBytes / CopyBytes)
 	}
-	return []ptx.U32{BytesIf(kt.MulI(LanesOfRow).Add(r.Chunk).LtI(r.rowBytes / CopyBytes))}
-}
-
-// CopyAndAdvance starts the copies of one k-tile and moves on to the next one. Function to returns
-// the address in shared memory to which the chunk of row i goes.
-func (r GatheredRows) CopyAndAdvance(to func(i int) ptx.Shared, bytes []ptx.U32) {
 	for i, next := range r.next {
+		bytes := []ptx.U32{BytesIf(inside.And(there(i)))}
+		if _, all := bytes[0].Const(); all {
+			bytes = nil
+		}
 		r.Copy(to(i), ptx.GlobalAt(next.Get()), bytes...)
 		next.Set(next.Get().AddI(RowBytes))
 	}
