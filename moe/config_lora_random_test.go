@@ -26,7 +26,7 @@ func TestLoRARandom(t *testing.T) {
 	}
 	for i, format := range spec.WeightFormats {
 		if i != 4 && testing.Short() {
-			continue // TestLoRA has plain weights
+			continue // short runs test one format; TestLoRA has plain weights
 		}
 		t.Run(format, func(t *testing.T) {
 			r := rand.New(rand.NewPCG(uint64(i), 40))

@@ -219,8 +219,8 @@ func (p *Product) Gather(from Rows, loadB func(s pipeline.Stage, t schedule.Tile
 		reader := p.Queue.Reader(ptx.LaneOf(thread).EqI(0))
 		weights := p.awaiter()
 
-		// The row numbers are loaded one tile ahead. Rows past the expert's last row are not loaded,
-		// and their results are dropped.
+		// The row numbers are loaded one tile ahead. Rows past the expert's last row have the number of
+		// the last row, but their chunks become 0 without a load; their results are dropped.
 		next := newTileVar(k, reader.Next())
 		var numbers [gatherPasses]*ptx.Var[ptx.U32]
 		for i := range numbers {

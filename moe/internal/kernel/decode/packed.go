@@ -96,7 +96,7 @@ func (l wideLoop) stage(number ptx.U32) {
 		}
 	}
 	l.Ring.Advance()
-	k.WgmmaWait(1) // the last wgmma reads neither l.ahead nor l.first
+	k.WgmmaWait(1) // frees the registers of the steps before the last one, which the unpacking of the next stage needs
 	k.If(number.NeI(l.stages()-1), func() {
 		words, first := l.begin()
 		ptx.SetAll(l.ahead, words)

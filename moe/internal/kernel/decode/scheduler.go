@@ -152,8 +152,8 @@ type scheduler struct {
 	tickets ptx.Global
 }
 
-// read calls body for each of the CTA's blocks. It runs in the math warps and in the warp that
-// loads tokens.
+// read calls body for each of the CTA's blocks. It runs in the math warps and in the warps that
+// load tokens.
 func (s scheduler) read(body func(b block)) { s.readAfter(func(block) {}, body) }
 
 // readAfter does the same as read, and calls function await before the blocks of each tile.
@@ -187,7 +187,7 @@ func (s scheduler) split(whole block, body func(b block)) {
 
 // entry returns an entry of the table. For wide and mid tiles of packed weights, entry moves rows between the
 // last two entries of an expert if the last entry has few rows: half of the rows of the entry before
-// it. Three blocks then have about the same number of rows, see split.
+// it. The blocks then have about the same number of rows, see split.
 func (s scheduler) entry(i, length ptx.U32) []ptx.U32 {
 	own := s.table.entry(i)
 	if !s.hasBoxes() {

@@ -12,12 +12,12 @@ import (
 )
 
 // shape is the shape of a CTA and its tiles. The CTA has `units` math warpgroups. Each multiplies
-// 64 rows of weights by the same tokens, at most `tokens` of them at once. One warp loads weights
-// and one loads tokens. If an expert has more tokens, its weights are read again, from the L2
+// 64 rows of weights by the same tokens, at most `tokens` of them at once. One warp loads weights,
+// and one or two load tokens. If an expert has more tokens, its weights are read again, from the L2
 // cache.
 type shape struct{ units, tokens int }
 
-// There are five shapes, because each of them gains more than 3 % for some layers and batches.
+// There are five shapes, because each of them is faster for some layers and batches.
 // decode.md of the benchmarks has the gains and the prices.
 var (
 	narrow = shape{2, tileTokens}

@@ -26,8 +26,8 @@ type SingleDown struct{ spec.Config }
 // type unless another is given.
 type SingleDownArgs struct {
 	// Chosen [K+1] u32 comes from SingleUp. The first K words have the expert of each slot plus 1,
-	// or 0 before it is chosen. The last word is the number of SingleUp's CTAs that have started
-	// all their loads of weights.
+	// or 0 before it is chosen. The last word counts how much of the up-projection has started all
+	// its loads of weights: CTAs of SingleUp, or slices of SingleUnitsUp.
 	Chosen driver.DevicePtr
 	// Scores [1, K] f32 are the slots' scores.
 	Scores driver.DevicePtr

@@ -27,7 +27,7 @@ type SingleUpArgs struct {
 	Sums, RouterBias driver.DevicePtr
 	// Chosen [K+1] u32 must be 0 at the start. The kernel adds the expert of each slot plus 1 to
 	// the first K words. If CTAs of SingleDown overlap this kernel, each CTA adds 1 to the last
-	// word when it has started all its loads of weights.
+	// word when it has started all its loads of weights. SingleUnitsUp adds the number of its slices.
 	Chosen driver.DevicePtr
 	// Scores [1, K] f32 and ExpertIDs [1, K] i32 are outputs, the best expert first. Logits [1, E],
 	// in the layer's format, is an output unless its address is 0.

@@ -42,8 +42,9 @@ func HasSingleUnits(c spec.Config) bool {
 // upSlices returns the number of slices of the up-projection.
 func upSlices(c spec.Config) int { return c.TopK * fragments.W1(c).Units * slicesOfUnit }
 
-// An SM has room for a CTA of each kernel, but not for two CTAs of the up-projection. Otherwise some
-// SMs would have two of them and others none, and the pass would wait for the SMs with two.
+// Unless the activations are large, an SM has room for a CTA of each kernel. It has no room for two
+// CTAs of the up-projection. Otherwise some SMs would have two of them and others none, and the pass
+// would wait for the SMs with two.
 const (
 	upReserved   = 118 << 10 // bytes of shared memory
 	downReserved = 106 << 10

@@ -14,8 +14,8 @@ import (
 
 // SingleUnitsDown is [SingleDown] for packed weights. W2 has the units of [fragments.W2]. An item is
 // 16 rows of W2, the same 16 for each of the token's experts. A CTA loads the weights of its first
-// items before the up-projection has ended, but not before most of W1 is on its way: loads that start
-// earlier would delay the up-projection.
+// items before the up-projection has ended, but not before CTAs with half of W1's slices have started
+// their loads: loads that start earlier would delay the up-projection.
 type SingleUnitsDown struct{ spec.Config }
 
 // Build emits the kernel.

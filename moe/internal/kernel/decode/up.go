@@ -270,7 +270,7 @@ type upEpilogue struct {
 	a, h ptx.Global
 	// scores and pairs are set with ScoreOnInput.
 	scores, pairs ptx.Global
-	boxes         boxes // with wide tiles of packed weights: the boxes that store A
+	boxes         boxes // with wide and mid tiles of packed weights: the boxes that store A
 }
 
 func (u Up) epilogue(k *jit.Builder[UpArgs], p *product) upEpilogue {
