@@ -68,9 +68,11 @@ func plainOf(c spec.Config) spec.Config {
 
 // packedPlans have experts with every kind of number of rows for the shapes of packed weights.
 var packedPlans = map[string]func() *kt.Packed{
-	"few":    plans["few"],
-	"many":   plans["many"],
-	"widths": func() *kt.Packed { return kt.NewPacked(50, []int{8, 9, 17, 25, 33, 49, 64, 65, 129}, []int{0, 5}) },
+	"few":  plans["few"],
+	"many": plans["many"],
+	"widths": func() *kt.Packed {
+		return kt.NewPacked(50, []int{8, 9, 17, 25, 33, 41, 49, 64, 65, 80, 81, 96, 97, 129}, []int{0, 5})
+	},
 }
 
 // TestPackedUp checks that the up-projection of packed weights gives the bits of the up-projection

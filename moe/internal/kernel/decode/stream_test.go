@@ -147,6 +147,7 @@ func TestSingleTokenOfUnits(t *testing.T) {
 		{Hidden: 64, Intermediate: 192, NumExperts: 16, TopK: 5, Activation: spec.ReLU2, Bias: true, Weights: "uint4-g32"},
 		{Hidden: 1152, Intermediate: 208, NumExperts: 9, TopK: 5, GateUp: spec.Apart, Weights: "nvfp4"},
 		{Hidden: 2240, Intermediate: 80, NumExperts: 9, TopK: 4, Weights: "fp8-ue8m0"}, // a CTA has several items
+		{Hidden: 2144, Intermediate: 32, NumExperts: 8, TopK: 8, Weights: "mxfp4"},     // a CTA computes two items at once, with a warp for each slice
 	} {
 		if testing.Short() && i > 2 {
 			continue
