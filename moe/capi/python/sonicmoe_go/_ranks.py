@@ -115,6 +115,12 @@ def placed(w: Tensor, mesh: DeviceMesh) -> DTensor:
     return DTensor.from_local(w, mesh, [Shard(0)], run_check=False)
 
 
+def backend(group: dist.ProcessGroup, device: str) -> str:
+    """Returns the backend of a group for tensors on a kind of device, such as "nccl" for "cuda", or "". A group made
+    without the name of a backend, as init_device_mesh makes it, has one for each kind."""
+    return dict(pair.split(":") for pair in dist.get_backend_config(group).split(",")).get(device, "")
+
+
 def equalise(layer, group: dist.ProcessGroup) -> None:
     """Gives the weights of a SonicMoE that all ranks have, the router and the shared experts, the values of rank 0."""
     src = dist.get_global_rank(group, 0)
@@ -122,7 +128,7 @@ def equalise(layer, group: dist.ProcessGroup) -> None:
         w = at(layer, path)
         if WEIGHTS[i] in PER_EXPERT or w.is_meta:
             continue
-        if dist.get_backend(group) == "nccl" and not w.is_cuda:  # NCCL moves only memory of GPUs
+        if not backend(group, w.device.type):  # such as a CPU tensor in a group of NCCL
             of = [w.detach()]
             dist.broadcast_object_list(of, src=src, group=group)
             w.data.copy_(of[0])
@@ -157,7 +163,7 @@ class Rank:
         self.rank, self.ranks = dist.get_rank(of.group), dist.get_world_size(of.group)
         self.device = device(name)
         address, token = _meeting(of.group)
-        by_nccl = name.startswith("cuda") and dist.get_backend(of.group) == "nccl"
+        by_nccl = name.startswith("cuda") and backend(of.group, "cuda") == "nccl"
         # The library keeps the addresses of the functions, so the functions must not be freed.
         self._exchange = _Exchange() if by_nccl else _Exchange(self._exchanged)
         self._allocate = _Allocate(self._allocated)
