@@ -19,15 +19,14 @@ def shard_experts(module: nn.Module, mesh, *, max_tokens: int, chunks: int = 0, 
 
     mesh is a DeviceMesh of one dimension, or a process group. All ranks must make this call. Each rank keeps its part
     of its experts and of their adapter. The router and the shared experts get the values of rank 0, as DDP does it for
-    the other parameters. With a mesh, the experts' parameters become DTensors
-    with the placement Shard(0), so torch.distributed.checkpoint saves them on one number of ranks
-    and loads them on another. All other parameters stay as they are. See SonicMoE for the other
-    arguments.
+    the other parameters, but weights on the device meta get none: give them values first. With a mesh, the experts'
+    parameters become DTensors with the placement Shard(0), so torch.distributed.checkpoint saves them on one number of
+    ranks and loads them on another. All other parameters stay as they are. See SonicMoE for the other arguments.
 
     The gradients of a spread layer are complete: sums over the tokens of all ranks. FSDP and DDP must leave its
     parameters out, because they would add these gradients, or give all ranks the experts of one. DDP leaves them out
-    if it wraps this module. FSDP has an argument for it. If DDP or fully_shard holds the experts nevertheless, a
-    forward pass raises an error:
+    if it wraps this module, and makes the other gradients means, which the caller multiplies by the number of ranks.
+    FSDP has an argument for it. If DDP or fully_shard holds the experts nevertheless, a forward pass raises an error:
 
         spread = {p for m in model.modules() if isinstance(m, SonicMoE) for p in m.parameters()}
         fully_shard(model, mesh=mesh, ignored_params=spread)
@@ -68,9 +67,9 @@ def clip_grad_norm_(module: nn.Module, max_norm: float) -> torch.Tensor:
     returns the norm before, FP32. All ranks must call it, after all gradients are complete.
 
     torch.nn.utils.clip_grad_norm_ does not suit such a module: each rank has other experts, and so another norm and
-    another factor for the parameters that all ranks share. Here each expert counts once. A plain parameter that is no
-    spread expert must have the same gradient on all ranks, as DDP makes it, and counts once. A DTensor, as FSDP makes
-    it, counts as a whole. Gradients in main_grad do not count.
+    another factor for the parameters that all ranks share. Here the norm has each expert once. All other plain
+    parameters must have the same gradient on all ranks, as under DDP, and count once. Of a DTensor, as under FSDP, all
+    shards count. All ranks must have the same parameters that require a gradient. Gradients in main_grad do not count.
     """
     from torch.distributed.tensor import DTensor
 
@@ -79,20 +78,25 @@ def clip_grad_norm_(module: nn.Module, max_norm: float) -> torch.Tensor:
         for i, (modules, name) in layer._paths:
             if WEIGHTS[i] in PER_EXPERT:
                 groups[getattr(layer.get_submodule(".".join(modules)), name)] = (layer._spread.group,)
-    squares, found = {}, []  # sums of squares by the groups over which they are summed
+    squares, found = {}, []  # sums of squares by device and by the groups over which they are summed
     for p in module.parameters():
         if not p.requires_grad:
             continue
         over, g = groups.get(p, ()), p.grad
         if isinstance(p, DTensor):
-            over, g = tuple(p.device_mesh.get_group(i) for i, of in enumerate(p.placements) if of.is_shard()), None if g is None else g.to_local()
+            over = tuple(p.device_mesh.get_group(i) for i, of in enumerate(p.placements) if not of.is_replicate())
+        of = squares.setdefault((p.device, over), [])
         if g is None:  # it counts as 0, so that all ranks make the same sums
-            squares.setdefault(over, []).append(torch.zeros((), device=p.device))
+            of.append(torch.zeros((), device=p.device))
             continue
-        found.append(g)
-        squares.setdefault(over, []).append(torch.linalg.vector_norm(g, dtype=torch.float32).square())
+        if isinstance(g, DTensor):
+            found.append(g.to_local())
+            g = g.redistribute(placements=p.placements).to_local()  # a gradient can be Partial where p is Replicate
+        else:
+            found.append(g)
+        of.append(torch.linalg.vector_norm(g, dtype=torch.promote_types(g.dtype, torch.float32)).float().square())
     total = torch.zeros(())
-    for over, of in squares.items():
+    for (_, over), of in squares.items():
         part = torch.stack(of).sum()
         for group in over:
             torch.distributed.all_reduce(part, group=group)
@@ -100,5 +104,5 @@ def clip_grad_norm_(module: nn.Module, max_norm: float) -> torch.Tensor:
     norm = total.sqrt()
     factor = (max_norm / (norm + 1e-6)).clamp(max=1.0)
     for g in found:
-        g.mul_(factor)
+        g.mul_(factor.to(g.device))
     return norm

@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as checkpoint
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor, Partial, Replicate
 
 import sonicmoe_go
 
@@ -152,10 +153,10 @@ def unseeded(rank, ranks, folder):
     new, old = sonicmoe_go.SonicMoE(**config, group=dist.group.WORLD, max_tokens=64), sonicmoe_go.SonicMoE(**config)
     for layer in (new, old):
         layer.gate.e_score_correction_bias.fill_(rank)
-    first, backend = old.gate.weight.clone(), dist.get_backend
-    dist.get_backend = lambda group: "nccl"  # NCCL does not move the memory of CPU tensors
+    first, config_of = old.gate.weight.clone(), dist.get_backend_config
+    dist.get_backend_config = lambda group: "cuda:nccl"  # NCCL does not move the memory of CPU tensors
     sonicmoe_go.shard_experts(old, dist.group.WORLD, max_tokens=64)
-    dist.get_backend = backend
+    dist.get_backend_config = config_of
     shared = {n + str(i): t for i, layer in enumerate((new, old)) for n, t in layer.state_dict().items() if not n.startswith("experts.")}
     return {"first": first, "experts": new.experts.down_proj.detach(), "shared": shared}
 
@@ -173,6 +174,10 @@ def clip(rank, ranks, folder):
         norm = sonicmoe_go.clip_grad_norm_(model, 2.0)
         grads = {n: p.grad for n, p in model.named_parameters()}
         found[name] = norm, {n: local(g) if "experts" in n or not hasattr(g, "full_tensor") else g.full_tensor() for n, g in grads.items()}
+    one = torch.nn.Module()  # a parameter that all ranks have, and a gradient that is the sum of the ranks' tensors
+    one.w = torch.nn.Parameter(DTensor.from_local(torch.ones(4, dtype=torch.float64), mesh, [Replicate()]))
+    one.w.grad = DTensor.from_local(torch.full((4,), rank + 1.0, dtype=torch.float64), mesh, [Partial()])
+    found["partial"] = sonicmoe_go.clip_grad_norm_(one, 1.0), one.w.grad.full_tensor()
     return found
 
 

@@ -118,6 +118,8 @@ def test_clipped_gradients(tmp_path):
         for f in found:
             assert abs(f[name][0] - norm) < norm / 256, name
         assert torch.equal(found[0][name][0], found[1][name][0]), name
+    for f in found:  # two ranks have 1 and 2, so each element is 3
+        assert f["partial"][0] == 6 and torch.allclose(f["partial"][1], torch.full((4,), 0.5, dtype=torch.float64))
     small = of.whole()
     of.step(small, *of.inputs(0, 0))
     before = small.gate.weight.grad.clone()
