@@ -409,16 +409,25 @@ def library() -> ctypes.CDLL:
 
 
 # The names of Config's fields in Python, by their names in errors of the library, in lower case.
-_FIELDS = {"config.inout": "weight_order", "config.groupsumoftwo": "group_score"}
+_FIELDS = {"inout": "weight_order", "groupsumoftwo": "group_score", "rounding": "rounding_rule"}
 for _name in (f.name for f in dataclasses.fields(Config)):
-    _FIELDS[("" if _name.startswith("rounding_") else "config.") + _name.replace("rounding_", "rounding.").replace("_", "")] = _name
+    _FIELDS[_name.replace("rounding_", "rounding.").replace("_", "")] = _name
+_FIELD = re.compile(r"\b(Config\.|with |without |where |(?=Rounding\.))((?:Rounding\.)?[A-Z]\w*)")
+
+
+def _renamed(m: re.Match) -> str:
+    """Returns a match of _FIELD with the field's name in Python."""
+    name = _FIELDS.get(m[2].lower())
+    return m[0] if name is None else (m[1] or "Config.") + name
 
 
 def check(status: int) -> None:
     """Raises the last error of the calling thread if the status is not 0."""
     if status:
         text = library().sm_error_text().decode("utf-8", "replace")
-        text = re.sub(r"\b(?:Config|Rounding)\.\w+", lambda m: f"Config.{name}" if (name := _FIELDS.get(m[0].lower())) else m[0], text)
+        text = _FIELD.sub(_renamed, text)
+        for name, true, false in (("weight_order", "in-out", "out-in"), ("group_score", "sum2", "best")):
+            text = text.replace(f"{name} is true, must be false", f"{name} is {true}, must be {false}")
         raise (ArgumentError if status == _INVALID else Error)(text)
 
 

@@ -116,9 +116,9 @@ def arrange(l: Layer, weights: Weights) -> Tensor:
     """Returns packed weights in the order that the kernels for small batches read."""
     need, like = l.sizes(1).units, next(w for w in weights if w is not None)
     if not need:
-        if l.config.lora_rank:
-            raise ArgumentError(f"Config.lora_rank is {l.config.lora_rank}, must be 0 or with lora_adapters: the kernels for small batches do not add an adapter that is trained")
-        raise ArgumentError(f"Config.weights is {l.config.weights!r}, must be packed, such as 'mxfp4': plain weights have one order for all batches")
+        if l.config.weights == "plain":
+            raise ArgumentError("Config.weights is 'plain', must be packed, such as 'mxfp4': plain weights have one order for all batches")
+        raise ArgumentError(f"Config.lora_rank is {l.config.lora_rank}, must be 0 or with lora_adapters: the kernels for small batches do not add an adapter that is trained")
     units = torch.empty(need, dtype=torch.uint8, device=like.device)
     with place(l, units) as p:
         given = dict(zip(WEIGHTS, p.read_all(weights)))

@@ -166,6 +166,8 @@ class SonicMoE(nn.Module):
         if dtype is torch.float16:
             config.setdefault("logits", "f16")
         self.config = c = Config(hidden, intermediate, num_experts, top_k, type=config_type(dtype), **config)
+        if c.shared_gate and not c.shared_experts:
+            raise ArgumentError("Config.shared_gate is True, must be False without shared_experts")
         self.balance, self.z_loss = balance, z_loss
         self.gate, self.experts = _Weights(), _Weights()
         if c.shared_experts:

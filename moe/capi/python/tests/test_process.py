@@ -261,6 +261,8 @@ CONFIGS = [
     ({"norm_epsilon": -1.0}, "Config.norm_epsilon"),
     ({"shared_experts": -1}, "Config.shared_experts"),
     ({"tokens_hint": -1}, "Config.tokens_hint"),
+    ({"group_score": "sum2"}, "Config.group_score is sum2, must be best where groups is 0"),
+    ({"weights": "mxfp4", "weight_order": "in-out"}, "Config.weight_order is in-out, must be out-in with weights mxfp4"),
 ]
 
 
@@ -271,6 +273,11 @@ def test_wrong_configs(device, changes, words):
     with pytest.raises(sonicmoe_go.ArgumentError) as got:
         _library.layer(configs(**changes).key, _device.name_of(torch.empty(0, device=device)))
     assert words in str(got.value)
+
+
+def test_gate_of_no_shared_expert():
+    with pytest.raises(sonicmoe_go.ArgumentError, match="shared_gate is True, must be False without shared_experts"):
+        sonicmoe_go.SonicMoE(128, 64, 4, 2, shared_gate=True)
 
 
 def test_config_is_documented():
