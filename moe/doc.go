@@ -79,7 +79,7 @@
 // its packages weights and safetensors, and of moe/tune, driver, driver/open and cache.
 // moe/testdata/api.txt lists the names, and a test compares them. Names and fields may be added, so write struct literals with
 // field names. Bits may change from version to version; CHANGELOG.md reports it. v1 will promise
-// nothing for other packages (moe/parallel, moe/checkpoint/adapter, moe/activation, moe/tools,
+// nothing for other packages (such as moe/parallel, moe/checkpoint/adapter, moe/activation, moe/tools,
 // driver/cuda, driver/emulated, autotune, jit and ptx; the header of moe/capi has its own version), for the names and the order of a
 // layer's kernels, for tilings, for the content of a cache's files, and for the texts of errors.
 package moe
