@@ -68,8 +68,8 @@ def clip_grad_norm_(module: nn.Module, max_norm: float) -> torch.Tensor:
 
     torch.nn.utils.clip_grad_norm_ does not suit such a module: each rank has other experts, and so another norm and
     another factor for the parameters that all ranks share. Here the norm has each expert once. All other plain
-    parameters must have the same gradient on all ranks, as under DDP, and count once. All shards of
-    a DTensor count, as under FSDP. All ranks must have the same parameters that require a gradient. Gradients in main_grad do not count.
+    parameters must have the same gradient on all ranks, as under DDP, and count once. All shards of a DTensor count,
+    as under FSDP. All ranks must have the same parameters that require a gradient. Gradients in main_grad do not count.
     """
     from torch.distributed.tensor import DTensor
 
