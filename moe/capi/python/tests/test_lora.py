@@ -111,7 +111,7 @@ def test_wrong_factors(device):
         with pytest.raises(sonicmoe_go.ArgumentError, match=said):
             sonicmoe_go.moe(**{"config": CONFIG} | ts | change)
     o, _ = sonicmoe_go.moe(**ts | {"w1": ts["w1"].clone().requires_grad_()}, config=CONFIG)
-    with pytest.raises(sonicmoe_go.ArgumentError, match="DW1 is bf16 .*must be none: a layer with LoRARank has gradients of the adapter's factors"):
+    with pytest.raises(sonicmoe_go.ArgumentError, match="DW1 is bf16 .*must be none: a layer with lora_rank has gradients of the adapter's factors"):
         o.sum().backward()
 
 
