@@ -128,14 +128,18 @@ class Between(torch.nn.Module):
         return self.last(x + self.moe(self.first(x)))
 
 
-def fsdp(rank, ranks, folder):
-    """Trains Between, whose linear modules FSDP shards, for one step. Returns whole gradients, but this rank's experts."""
-    mesh = dist.init_device_mesh("cpu", (ranks,))
+def sharded_by_fsdp(mesh) -> Between:
+    """Returns Between, whose linear modules FSDP shards, with gradients that are sums over the ranks."""
     model = sonicmoe_go.shard_experts(Between(whole()), mesh, max_tokens=64)
     fully_shard(model, mesh=mesh, ignored_params=set(model.moe.parameters()))
     model.set_gradient_divide_factor(1.0)
     model.set_force_sum_reduction_for_comms(True)  # gloo cannot divide
-    got = step(model, *inputs(rank, ranks))
+    return model
+
+
+def fsdp(rank, ranks, folder):
+    """Trains Between with FSDP for one step. Returns whole gradients, but this rank's experts."""
+    got = step(sharded_by_fsdp(dist.init_device_mesh("cpu", (ranks,))), *inputs(rank, ranks))
     return {name: local(t) if "experts" in name or not hasattr(t, "full_tensor") else t.full_tensor() for name, t in got.items()}
 
 
@@ -164,12 +168,8 @@ def unseeded(rank, ranks, folder):
 def clip(rank, ranks, folder):
     """Trains models for one step and clips their gradients. Returns the norm and this rank's gradients of each model."""
     mesh = dist.init_device_mesh("cpu", (ranks,))
-    fsdp = sonicmoe_go.shard_experts(Between(whole()), mesh, max_tokens=64)
-    fully_shard(fsdp, mesh=mesh, ignored_params=set(fsdp.moe.parameters()))
-    fsdp.set_gradient_divide_factor(1.0)
-    fsdp.set_force_sum_reduction_for_comms(True)  # gloo cannot divide
     found = {}
-    for name, model in (("fsdp", fsdp), ("mesh", sharded(ranks)), ("group", sonicmoe_go.shard_experts(whole(), dist.group.WORLD, max_tokens=64))):
+    for name, model in (("fsdp", sharded_by_fsdp(mesh)), ("mesh", sharded(ranks)), ("group", sonicmoe_go.shard_experts(whole(), dist.group.WORLD, max_tokens=64))):
         step(model, *inputs(rank, ranks))
         norm = sonicmoe_go.clip_grad_norm_(model, 2.0)
         grads = {n: p.grad for n, p in model.named_parameters()}
